@@ -7,6 +7,7 @@ import dataclasses
 import os
 import shlex
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from tfdist.launch.supervision import Ended, Signals, supervise
 
 _PAUSE_SECONDS = 3.0  # between two questions to hosts that come up
 _PROGRESS_SECONDS = 30.0
+_SILENT_SECONDS = 5.0  # a question that takes longer is told
 
 
 class Attempts:
@@ -48,9 +50,18 @@ class Attempts:
         self._start_seconds = start_seconds
         self._command = command
         self._say = say
-        self._ssh = tuple(shlex.split(options.ssh))
-        self._set = dict(options.export)
-        self._handed_on = environment.exported_variables() | self._set
+        try:
+            self._ssh = tuple(shlex.split(options.ssh))
+        except ValueError as error:  # a quotation mark without its end
+            raise LaunchError(
+                f"--ssh {options.ssh}: {error}; write a command that a shell can read, as in --ssh 'ssh -p 22'"
+            ) from None
+        # The value of -x NAME must not stand in a command line or a log. Launchers take it from the environment.
+        exported: dict[str, str | None] = dict(options.export)
+        self._set = {name: value for name, value in exported.items() if value is not None}
+        self._from_here = tuple(name for name, value in exported.items() if value is None)
+        values = {name: environment.variables()[name] for name in self._from_here}
+        self._handed_on = environment.exported_variables() | values | self._set
         self._system = environment.batch_system()
         # A batch system's hosts need not be open to ssh, and it assigns the cores itself.
         self._given = bool(self._system) and not named
@@ -75,15 +86,25 @@ class Attempts:
           LaunchError: a host cannot run ranks; a line for each problem.
         """
         others = [host.name for host in machines if not is_here(host.name)]
-        if not others or self._options.no_check or self._given:
+        checked = not self._options.no_check
+        if self._given or not (checked or (others and self._start_seconds)):
             return
-        lines = [line for host in machines if is_here(host.name) for line in self._problems_here(host.name)]
+        if not others:
+            if problem := host_check.launcher_problem(self._here, environment.variables()):
+                raise LaunchError(problem)
+            return
+        names_here = [host.name for host in machines if is_here(host.name) and checked]
+        lines = [line for name in names_here for line in self._problems_here(name)]
+        needs = dataclasses.replace(self._needs, versions=checked)
         begun, told = time.monotonic(), float("-inf")
-        late = others
+        late, waited = others, 0.0
         while True:
-            wrong = self._ask(late, self._needs, host_check.FIRST_ANSWER_SECONDS)
+            wrong = self._ask(late, needs, self._answer_seconds(waited))
             found = [problem for of_host in wrong.values() for problem in of_host]
             waited = time.monotonic() - begun
+            if not found and len(late) < len(others):
+                late = others  # the ways between hosts that were late and those that were not
+                continue
             lasts = lines or not all(problem.passes for problem in found)
             if not found or lasts or waited >= self._start_seconds:
                 break
@@ -142,7 +163,7 @@ class Attempts:
             variables={**environment.rank_defaults(), **variables, **self._set},
             exported_variables=tuple(n for n in self._handed_on if n not in self._set)
             if others or self._system
-            else (),
+            else self._from_here,
             ssh=launchers.keep_alive(self._launcher, self._ssh) if others else self._ssh,
             root=os.geteuid() == 0,
         )
@@ -167,10 +188,22 @@ class Attempts:
         except OSError as error:
             raise LaunchError(f"{self._launcher.path}: cannot be started ({error.strerror})") from None
 
+    def _answer_seconds(self, waited: float) -> float:
+        """Return the time for an answer: no longer than the hosts have for coming up, but enough for one that is up."""
+        left = max(self._start_seconds - waited, host_check.LATER_ANSWER_SECONDS)
+        return min(left, host_check.FIRST_ANSWER_SECONDS) if self._start_seconds else host_check.FIRST_ANSWER_SECONDS
+
     def _ask(
         self, others: Sequence[str], needs: host_check.Needs, seconds: float
     ) -> dict[str, list[host_check.Problem]]:
-        known, wrong = host_check.ask(others, self._here, needs, self._ssh or ("ssh",), seconds)
+        told = f"waiting for the answers of {len(others)} hosts, {seconds:.0f} s at most"
+        remark = threading.Timer(_SILENT_SECONDS, self._say, [told])
+        remark.daemon = True  # an interrupted program need not wait for it
+        remark.start()
+        try:
+            known, wrong = host_check.ask(others, self._here, needs, self._ssh or ("ssh",), seconds)
+        finally:
+            remark.cancel()
         if needs.versions:
             self._known |= known
             if self._options.verbose:

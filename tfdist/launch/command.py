@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--no-bind", action="store_true", help="do not bind each rank to its share of the cores")
     parser.add_argument("--no-prefix", action="store_true", help="do not put the rank in front of each line")
-    parser.add_argument("--no-check", action="store_true", help="do not check the hosts' versions first")
+    parser.add_argument("--no-check", action="store_true", help="do not check the hosts' versions and ways first")
     parser.add_argument(
         "--max-restarts",
         type=_restarts,
@@ -123,19 +123,22 @@ def _seconds(text: str) -> float:
     return float(text)
 
 
-def _variable(text: str) -> tuple[str, str]:
+def _variable(text: str) -> tuple[str, str | None]:
     name, given, value = text.partition("=")
     if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
         raise argparse.ArgumentTypeError(f"{text!r} is no variable; it takes NAME or NAME=VALUE")
     if not given and name not in environment.variables():
         raise argparse.ArgumentTypeError(f"{name} is not set here; write {name}=VALUE, or leave -x {name} out")
-    return name, value if given else environment.variables()[name]
+    return name, value if given else None
 
 
 def _number(text: str, what: str) -> int:
     if not re.fullmatch(r"[1-9]\d*", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of {what}; it takes 1 or more")
-    return int(text)
+    try:
+        return hosts.count(text, what)
+    except LaunchError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -235,10 +238,7 @@ def _named_hosts(options: argparse.Namespace) -> tuple[tuple[Host, ...], float]:
     variable, file = environment.hostfile()
     if not file or environment.batch_system():
         return (), seconds
-    try:
-        found = hosts.read(file)
-    except LaunchError as error:
-        raise LaunchError(f"{variable} names {error}, or unset {variable}") from None
+    found = hosts.read_named(variable, file)
     _say(f"{len(found)} host{'s' * (len(found) > 1)} from {file} ({variable})")
     waits = options.start_timeout is None and environment.in_launcher_pod()
     return found, _OPERATOR_SECONDS if waits else seconds

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tfdist.launch import probe, script
+from tfdist.launch import launchers, probe, script
 from tfdist.launch.hosts import LaunchError
 
 FIRST_ANSWER_SECONDS = 60.0  # includes the start of Python from a cold network file system
@@ -119,16 +119,21 @@ def needs_of(
     """
     is_python = command[0] == python or re.fullmatch(r"python[\d.]*", Path(command[0]).name)
     program, module = _program(command) if is_python else (shutil.which(command[0]) or command[0], "")
-    named = [(v, name) for v in _INTERFACES for name in environment.get(v, "").split(",")]
     return Needs(
         python,
         str(Path.cwd()),
         str(Path(program).absolute()) if program else "",
         module,
-        # Not devices or networks: mlx5_0:1 of UCX, 10.0.0.0/8 of Open MPI.
-        {name: variable for variable, name in named if re.fullmatch(r"[\w.-]+", name) and name != "all"},
+        _interfaces(_INTERFACES, environment),
         variables,
     )
+
+
+def _interfaces(variables: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the names of network interfaces in variables, each with its variable."""
+    named = [(variable, name) for variable in variables for name in environment.get(variable, "").split(",")]
+    # Not devices or networks: mlx5_0:1 of UCX, 10.0.0.0/8 of Open MPI.
+    return {name: variable for variable, name in named if re.fullmatch(r"[\w.-]+", name) and name != "all"}
 
 
 def _program(command: Sequence[str]) -> tuple[str, str]:
@@ -151,7 +156,7 @@ def facts_here(python: str, needs: Needs | None = None) -> dict[str, Any]:
       LaunchError: this Python does not run, or takes too long.
     """
     text = _probe(_questions(dataclasses.replace(needs, named=False), {}) if needs else "{}")
-    answer = _ask([python, "-"], text, FIRST_ANSWER_SECONDS, probe.FOLDER)
+    answer = _ask([python, "-"], text, FIRST_ANSWER_SECONDS, next(filter(os.path.isdir, probe.FOLDERS)))
     if isinstance(answer, str):
         raise LaunchError(f"{python}: {answer}")
     code, facts, said = answer
@@ -244,12 +249,7 @@ def problems(
         yield Problem(f"{host}: {needs.python} has {has} there; install the same versions on all machines")
     for folder, reason in facts["full"].items():
         yield Problem(f"{host}: nothing can be written to {folder} ({reason}); delete something there")
-    for name, variable in needs.interfaces.items():
-        if name not in facts["interfaces"]:
-            has = ", ".join(facts["interfaces"])
-            yield Problem(
-                f"{host}: has no network interface {name} ({variable}), but {has}; name one that all machines have"
-            )
+    yield from _absent_interfaces(host, facts, needs.interfaces)
     for name, addresses in facts["names"].items():
         if not addresses:
             yield Problem(
@@ -266,6 +266,28 @@ def problems(
         if name not in silent:
             way = "look at routes and firewalls: ranks connect on any port"
             yield Problem(f"{host}: there is no way to {name} ({reason}); {way}", passes=True)
+
+
+def launcher_problem(here: Mapping[str, Any], environment: Mapping[str, str]) -> str:
+    """Return why mpirun cannot start even ranks of this machine; empty if nothing is known against it.
+
+    Args:
+      here: facts of this machine.
+      environment: all environment variables.
+    """
+    if launchers.family_of(here["mpi"]) == "Open MPI":  # its mpirun does not read Hydra's variable
+        return ""
+    interfaces = _interfaces(("HYDRA_IFACE",), environment)
+    return next((problem.text for problem in _absent_interfaces("localhost", here, interfaces)), "")
+
+
+def _absent_interfaces(host: str, facts: Mapping[str, Any], interfaces: Mapping[str, str]) -> Iterator[Problem]:
+    for name, variable in interfaces.items():
+        if name not in facts["interfaces"]:
+            has = ", ".join(facts["interfaces"])
+            yield Problem(
+                f"{host}: has no network interface {name} ({variable}), but {has}; name one that all machines have"
+            )
 
 
 def remarks_on_speed(machines: Mapping[str, tuple[Mapping[str, Any], int]]) -> Iterator[str]:
@@ -328,14 +350,14 @@ def _by_hand(host: str, ssh: Sequence[str]) -> str:
 
 def _address(host: str) -> str:
     try:
-        return str(socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)[0][4][0])
+        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
     except OSError:
         return ""  # ssh's configuration may have the name
 
 
 def _start_of(python: str, variables: Mapping[str, str]) -> str:
-    """Return the lines that set these variables and start a Python there in the probe's folder."""
-    lines = [r"newline=$(printf '\n.'); newline=${newline%.}", f"cd {probe.FOLDER}"]
+    """Return the lines that set these variables and start a Python there in a folder of the probe."""
+    lines = [r"newline=$(printf '\n.'); newline=${newline%.}", " || ".join(f"cd {folder}" for folder in probe.FOLDERS)]
     for name, value in variables.items():
         if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):  # a shell cannot set other names
             lines.append(f"export {name}=" + '"$newline"'.join(map(shlex.quote, value.split("\n"))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import socket
 import subprocess
@@ -9,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-_HERE = {"localhost", "127.0.0.1", "::1"}
+_HERE = "localhost", "127.0.0.1"
 
 
 class LaunchError(ValueError):
@@ -23,8 +24,9 @@ class Host(NamedTuple):
     ranks: int
 
 
-_SLOTS = r"[1-9]\d*"
-_HOST = re.compile(rf"([\w.-]+|\[[\w:]+\])(?::({_SLOTS}))?")
+# A name that begins with "-" would be an option of ssh.
+_HOST = re.compile(r"(\w[\w.-]*)(?::([1-9]\d*))?")
+_MOST_RANKS = 1_000_000  # launchers count in 32 bits
 # Words of a hostfile that change nothing here: limits and bindings, which tfdist-run sets itself.
 _WITHOUT_EFFECT = {"max_slots", "max-slots", "binding", "map"}
 
@@ -39,13 +41,39 @@ def parse(text: str) -> tuple[Host, ...]:
     for entry in text.split(","):
         match = _HOST.fullmatch(entry.strip())
         if not match:
-            raise LaunchError(f"-H {text}: {entry!r} is not a host; write host or host:ranks, with commas between")
-        hosts.append(Host(match.group(1), int(match.group(2) or 0)))
-    names = [host.name for host in hosts]
-    for name in names:
-        if names.count(name) > 1:
-            raise LaunchError(f"-H {text}: {name} stands there twice; add its ranks up, as in {name}:2")
+            remedy = _named(entry) or "write host or host:ranks, with commas between"
+            raise LaunchError(f"-H {text}: {entry!r} is not a host; {remedy}")
+        hosts.append(Host(match.group(1), count(match.group(2) or "0", f"-H {text}")))
+    seen: dict[str, str] = {}
+    for name in (host.name for host in hosts):
+        if first := seen.get(_machine(name)):
+            same = "" if first == name else f", as {first}"
+            raise LaunchError(f"-H {text}: {name} stands there twice{same}; add its ranks up, as in {first}:2")
+        seen[_machine(name)] = name
     return tuple(hosts)
+
+
+def count(text: str, place: str) -> int:
+    """Return a number of ranks, slots or restarts, which stands at this place.
+
+    Raises:
+      LaunchError: it is too large for a launcher.
+    """
+    if len(text) > len(str(_MOST_RANKS)) or int(text) > _MOST_RANKS:
+        raise LaunchError(f"{place}: {text} is too large a number; it takes at most {_MOST_RANKS}")
+    return int(text)
+
+
+def _named(entry: str) -> str:
+    """Return the remedy for an IPv6 address; empty for another text."""
+    # Launchers split at the first colon, and ssh knows no brackets.
+    is_address = re.match(r"\[|\S*::|[^:]*:[^:]*:[^:]*:", entry)
+    return "mpirun takes no IPv6 address: write a name for it, from /etc/hosts or DNS" if is_address else ""
+
+
+def _machine(name: str) -> str:
+    """Return a text that all known names of a machine share: those of this machine, and other spellings."""
+    return "localhost" if is_here(name) else name.lower()
 
 
 def read(file: str) -> tuple[Host, ...]:
@@ -57,40 +85,52 @@ def read(file: str) -> tuple[Host, ...]:
     Raises:
       LaunchError: the file cannot be read, has no host, or has a line of another form.
     """
+    if not file:  # the path of an empty name is the current folder
+        raise LaunchError("'': this hostfile's name is empty; give the path of a text file")
     try:
         lines = Path(file).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         raise LaunchError(f"{file}: this hostfile cannot be read ({reason}); give the path of a text file") from None
-    found: dict[str, list[int]] = {}
+    found: dict[str, tuple[str, list[int]]] = {}
     for number, line in enumerate(lines, 1):
         words = re.sub(r"\s*=\s*", "=", line.partition("#")[0]).split()
         if words:
             host = _of_line(words, f"{file}, line {number}: {line.strip()!r}")
-            found.setdefault(host.name, []).append(host.ranks)
+            found.setdefault(_machine(host.name), (host.name, []))[1].append(host.ranks)
     if not found:
         raise LaunchError(f"{file}: this hostfile has no host; write a line for each host, such as host1:2")
     return tuple(
         Host(name, slots[0] if len(slots) == 1 else sum(max(1, count) for count in slots))
-        for name, slots in found.items()
+        for name, slots in found.values()
     )
+
+
+def read_named(variable: str, file: str) -> tuple[Host, ...]:
+    """Return the hosts of a hostfile that a variable names.
+
+    Raises:
+      LaunchError: as in ``read``; the message names the variable.
+    """
+    try:
+        return read(file)
+    except LaunchError as error:
+        raise LaunchError(f"{variable} names {error}, or unset {variable}") from None
 
 
 def _of_line(words: Sequence[str], place: str) -> Host:
     match = _HOST.fullmatch(words[0])
-    slots = int(match.group(2) or 0) if match else 0
+    slots = match.group(2) or "0" if match else "0"
     for word in words[1:]:
         name, _, value = word.partition("=")
-        if name == "slots" and re.fullmatch(_SLOTS, value):
-            slots = int(value)
+        if name == "slots" and re.fullmatch(r"[1-9]\d*", value):
+            slots = value
         elif name not in _WITHOUT_EFFECT:
             match = None
     if not match:
-        raise LaunchError(
-            f"{place} is no line of a hostfile; write host:2 or host slots=2. User and port of a host belong into "
-            "~/.ssh/config"
-        )
-    return Host(match.group(1), slots)
+        remedy = "write host:2 or host slots=2. User and port of a host belong into ~/.ssh/config"
+        raise LaunchError(f"{place} is no line of a hostfile; {_named(words[0]) or remedy}")
+    return Host(match.group(1), count(slots, place))
 
 
 def shared_out(ranks: int | None, hosts: Sequence[Host]) -> tuple[Host, ...]:
@@ -125,8 +165,14 @@ def shared_out(ranks: int | None, hosts: Sequence[Host]) -> tuple[Host, ...]:
 
 def is_here(name: str) -> bool:
     """Whether this is a name of this machine."""
+    return name.lower() in _own_names()
+
+
+@functools.cache
+def _own_names() -> frozenset[str]:
     own = socket.gethostname()
-    return name in _HERE | {own, own.split(".")[0]} or name == socket.getfqdn()
+    names = {*_HERE, own, own.split(".")[0], socket.getfqdn()}
+    return frozenset(name.lower() for name in names)
 
 
 _ANSWER_SECONDS = 30.0

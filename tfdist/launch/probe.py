@@ -1,8 +1,8 @@
 """Probe: prints what is installed on a machine and which MPI mpi4py loads, without starting MPI, as a line of JSON.
 
 ``tfdist-run`` passes this file's text to ``python -`` here and, through ssh, on other machines. These may have no
-tfdist, so this file must import nothing of the package, and read nothing but the machine. It runs in ``FOLDER``, and
-searches the ranks' own folder without importing from it.
+tfdist, so this file must import nothing of the package, and read nothing but the machine. It runs in one of
+``FOLDERS``, and searches the ranks' own folder without importing from it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import re
 import socket
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-# Python imports modules from the current folder, also by empty and relative entries of PYTHONPATH. In this folder no
-# user can make a file.
-FOLDER = "/proc"
+# Python imports modules from the current folder, also by empty and relative entries of PYTHONPATH. In these folders no
+# other user can make a file. Only Linux has the first, in which nobody can.
+FOLDERS = "/proc", "/"
 _PORT = 47613  # any port, as MPI chooses any; if no process listens there, the machine answers all the same
 _CONNECT_SECONDS = 4.0
 _LEAST_BYTES = 1 << 20  # for files of the ranks
@@ -58,7 +58,7 @@ def main(questions: str = "{}") -> None:
         "error": error,
         "prefix": sys.prefix,
         "cores": len(_cores()),
-        "all_cores": len(os.sched_getaffinity(0)) == os.sysconf("SC_NPROCESSORS_ONLN"),
+        "all_cores": len(_processors()) == os.sysconf("SC_NPROCESSORS_ONLN"),
         "processor": _processor(),
         "memory_gib": _memory_gib(),
         "gpus": _gpus(),
@@ -179,20 +179,24 @@ def _mpi() -> tuple[str, str, str]:
         from mpi4py import MPI
     except (ImportError, AttributeError, RuntimeError, OSError) as error:
         return "", "", str(error).strip().splitlines()[0]  # the rest lists where it was searched
-    maps = Path("/proc/self/maps").read_text(errors="replace")
-    files = re.findall(r"(/\S*/libmpi\w*\.so\S*)", maps)
+    files = re.findall(r"(/\S*/libmpi\w*\.so\S*)", _text("/proc/self/maps"))
     return MPI.Get_library_version().splitlines()[0].strip("\0 "), files[0] if files else "", ""
 
 
 def _cores() -> set[str]:
     """Return the physical cores that this process may use, each named by its hardware threads."""
     cores = set()
-    for cpu in os.sched_getaffinity(0):
+    for cpu in _processors():
         try:
             cores.add(Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text())
         except OSError:
             cores.add(str(cpu))
     return cores
+
+
+def _processors() -> Collection[int]:
+    """Return the numbers of the processors that this process may use; all of the machine if that is unknown."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
 
 
 def _processor() -> str:

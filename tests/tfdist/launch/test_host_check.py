@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tfdist.launch import host_check, script
+from tfdist.launch import host_check, probe, script
 from tfdist.launch.host_check import Needs, needs_of, problems
 
 PYTHON = "/env/bin/python"
@@ -165,6 +167,17 @@ def test_no_answer_in_time(tmp_path: Path) -> None:
     ssh.chmod(0o755)
     _, wrong = host_check.ask(["far"], HERE, NEEDS, [str(ssh)], 0.2)
     assert wrong["far"][0].text.startswith("far: no answer in 0.2 s; try ")
+
+
+def test_a_machine_without_proc(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(probe, "FOLDERS", ("/nowhere", "/"))
+    assert host_check.facts_here(sys.executable)["cores"], "another folder takes its place"
+    assert "cd /nowhere || cd /" in host_check._start_of(sys.executable, {})
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(probe, "_text", lambda file: "")
+    probe.main()
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["cores"] and facts["all_cores"] and facts["mpi_file"] == ""
 
 
 def test_this_machine() -> None:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from tests.launch import ROOT, TFDIST_RUN, Finished, run
 from tfdist.core import environment
 from tfdist.launch import host_check, hosts, launchers
 from tfdist.launch._rank_prefix import Lines
-from tfdist.launch.attempts import binding
+from tfdist.launch.attempts import Attempts, binding
+from tfdist.launch.command import main
 from tfdist.launch.hosts import Host, LaunchError
 from tfdist.launch.launchers import Launcher, Plan
 
@@ -158,6 +159,14 @@ def test_ranks_of_hosts() -> None:
         hosts.parse("b,a:0")
     with pytest.raises(LaunchError, match="a stands there twice"):
         hosts.parse("a:1,a:2")
+    with pytest.raises(LaunchError, match="127.0.0.1 stands there twice, as localhost; .* localhost:2"):
+        hosts.parse("localhost,127.0.0.1")
+    with pytest.raises(LaunchError, match="'-oProxyCommand=x' is not a host"):
+        hosts.parse("-oProxyCommand=x")
+    with pytest.raises(LaunchError, match=r"'\[::1\]:2' is not a host; mpirun takes no IPv6 address: write a name"):
+        hosts.parse("[::1]:2")
+    with pytest.raises(LaunchError, match="-H a:9{23}: 9{23} is too large a number; it takes at most 1000000"):
+        hosts.parse(f"a:{'9' * 23}")
 
 
 def test_share_of_the_cores() -> None:
@@ -211,12 +220,17 @@ def test_open_mpi_s_tags_and_a_long_line() -> None:
         (["--start-timeout", "soon", "python"], "'soon' is not a number of seconds"),
         (["-x", "ABSENT_HERE", "-n", "1", "python"], "ABSENT_HERE is not set here; write ABSENT_HERE=VALUE"),
         (["-x", "A B=1", "-n", "1", "python"], "'A B=1' is no variable"),
+        (["-n", "9" * 5000, "python"], "is too large a number; it takes at most 1000000"),
+        (["--ssh", "ssh 'x", "-n", "1", "python"], "--ssh ssh 'x: No closing quotation; write a command that a shell"),
     ],
 )
-def test_usage(arguments: list[str], said: str) -> None:
-    finished = tfdist_run(*arguments)
-    assert finished.code == 2
-    assert said in finished.errors
+def test_usage(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code = main(arguments)
+    except SystemExit as ended:  # argparse
+        code = int(ended.code or 0)
+    assert code == 2
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -227,7 +241,8 @@ def test_usage(arguments: list[str], said: str) -> None:
         ("a slots=2 max_slots=4\nb slots = 3\n", [("a", 2), ("b", 3)]),
         ("a\nb\na\n", [("a", 2), ("b", 0)]),
         ("a slots=2\na slots=1\n", [("a", 3)]),
-        ("10.0.0.1:4\n[fe80::1]:2\n", [("10.0.0.1", 4), ("[fe80::1]", 2)]),
+        ("10.0.0.1:4\n", [("10.0.0.1", 4)]),
+        ("localhost slots=2\nA:1\n127.0.0.1\na\n", [("localhost", 3), ("A", 2)]),
         (
             "pi-worker-0.pi.default.svc slots=1\npi-worker-1.pi.default.svc slots=1\n",
             [("pi-worker-0.pi.default.svc", 1), ("pi-worker-1.pi.default.svc", 1)],
@@ -240,14 +255,30 @@ def test_hostfiles(tmp_path: Path, text: str, expected: list[tuple[str, int]]) -
     assert [tuple(host) for host in hosts.read(str(tmp_path / "hosts"))] == expected
 
 
-@pytest.mark.parametrize("line", ["a:0", "a slots=x", "a user=me", "a b", "a,b", "a:2:3", "slots=2"])
+@pytest.mark.parametrize("line", ["a:0", "a slots=x", "a user=me", "a b", "a,b", "a:2:3", "slots=2", "-a:2"])
 def test_lines_that_are_no_host(tmp_path: Path, line: str) -> None:
     (tmp_path / "hosts").write_text(f"# two\n{line}\n")
     with pytest.raises(LaunchError, match=r"hosts, line 2: .* is no line of a hostfile; write host:2"):
         hosts.read(str(tmp_path / "hosts"))
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("a slots=1000001", "1000001 is too large a number"),
+        ("a:1000001", "1000001 is too large"),
+        ("[::1]", "no IPv6"),
+    ],
+)
+def test_hosts_that_no_launcher_can_use(tmp_path: Path, line: str, said: str) -> None:
+    (tmp_path / "hosts").write_text(f"b\n{line}\n")
+    with pytest.raises(LaunchError, match=f"hosts, line 2: .*{said}"):
+        hosts.read(str(tmp_path / "hosts"))
+
+
 def test_hostfiles_without_hosts(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match="'': this hostfile's name is empty; give the path"):
+        hosts.read("")
     (tmp_path / "hosts").write_text("# none\n")
     with pytest.raises(LaunchError, match="hosts: this hostfile has no host"):
         hosts.read(str(tmp_path / "hosts"))
@@ -311,6 +342,74 @@ def test_a_problem_that_stays_is_told_at_once(tmp_path: Path) -> None:
     assert "waiting" not in finished.errors and "ssh-copy-id far" in finished.errors
 
 
+class Network:
+    """Replaces the questions to hosts: ``b`` comes up at the second one, and ``a`` has no way to it.
+
+    Attributes:
+      asked: (hosts, whether their versions matter, seconds for an answer) of each question.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[list[str], bool, float]] = []
+
+    def ask(self, names: Sequence[str], here: Any, needs: host_check.Needs, ssh: Any, seconds: float) -> Any:
+        self.asked.append((list(names), needs.versions, seconds))
+        late = {"b": [host_check.Problem("b: is down", passes=True)]} if len(self.asked) == 1 else {}
+        cut = {"a": [host_check.Problem("a: no way to b")]} if {"a", "b"} <= {*names} - {*late} else {}
+        return {}, late | cut
+
+
+def checked(monkeypatch: pytest.MonkeyPatch, start_seconds: float, *arguments: str) -> tuple[Network, str]:
+    """Check the hosts ``a`` and ``b``; return the questions, and what the check raises."""
+    from tfdist.launch import attempts, command
+
+    network = Network()
+    monkeypatch.setattr(host_check, "ask", network.ask)
+    monkeypatch.setattr(attempts, "_PAUSE_SECONDS", 0.01)
+    options = command._parser().parse_args([*arguments, "python"])
+    check = Attempts(options, True, start_seconds, (sys.executable, "x.py"), sys.executable, lambda text: None).check
+    try:
+        check([Host("a", 1), Host("b", 1)])
+    except LaunchError as error:
+        return network, str(error)
+    return network, ""
+
+
+def test_all_ways_are_checked_after_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, said = checked(monkeypatch, 30)
+    assert [names for names, _, _ in network.asked] == [["a", "b"], ["b"], ["a", "b"]]
+    assert said.startswith("a: no way to b")
+    assert all(29 < seconds <= 30 for _, _, seconds in network.asked), "no answer may take longer than the wait"
+
+
+def test_a_wait_without_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, _ = checked(monkeypatch, 30, "--no-check")
+    assert len(network.asked) == 3 and not any(versions for _, versions, _ in network.asked)
+    network, said = checked(monkeypatch, 0, "--no-check")
+    assert network.asked == [] and said == ""
+    network, said = checked(monkeypatch, 0)
+    assert said == "b: is down" and network.asked == [(["a", "b"], True, 60)]
+
+
+def test_a_value_of_the_environment_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SECRET", "abc123")
+    assert main(["--dry-run", "-n", "1", "-x", "SECRET", "-x", "SHOWN=def456", "python", "-V"]) == 0
+    said = capsys.readouterr().err
+    assert "abc123" not in said and "def456" in said
+    assert " -x SECRET " in line(PRRTE, exported_variables=("SECRET",))
+
+
+def test_an_interface_that_is_not_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    facts = {"mpi": "MPICH 5", "interfaces": ["lo", "eth0"]}
+    variables = {"HYDRA_IFACE": "nosuch"}
+    said = "localhost: has no network interface nosuch (HYDRA_IFACE), but lo, eth0; name one that all machines have"
+    assert host_check.launcher_problem(facts, variables) == said
+    assert host_check.launcher_problem({**facts, "mpi": "Open MPI 5"}, variables) == ""
+    assert host_check.launcher_problem(facts, {"HYDRA_IFACE": "eth0", "FI_TCP_IFACE": "x"}) == ""
+
+
 def test_variables_for_the_ranks() -> None:
     program = "import os; print(os.environ['A'], os.environ['DDL_OPTIONS'])"
     variables = ["-x", "A=1 = one", "-x", "DDL_OPTIONS"]
@@ -322,8 +421,6 @@ def test_variables_for_the_ranks() -> None:
 def test_inside_a_job_and_in_a_batch_system(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tfdist.launch.command import main
-
     monkeypatch.setenv("PBS_NODEFILE", "/nodes")
     assert main(["python", "-V"]) == 2
     assert "-n is missing" in capsys.readouterr().err
