@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from tfdist.core.log import announce
 from tfdist.core.settings import COLLECTIVES, NCCL, Settings
 
-_MODE = re.compile(r"(?:([A-Za-z]+):?)?(\d+(?:x\d+)*)?")
+_MODE = re.compile(r"(?:([A-Za-z]+):?)?([1-9]\d*(?:x[1-9]\d*)*)?")
 _NAME = re.compile(r"-+[A-Za-z]")  # -1 is a value
 _NCCL = "NCCL where each rank has a GPU of its own, and else the engine that is measured as the fastest"
 _SUMS = "the sums by shards that the measured engines make"
@@ -84,10 +84,10 @@ class DdlOptions:
         given = {"engine": engine, "log_level": self.level, "wait_table": every}
         return {name: value for name, value in given.items() if value}
 
-    def remarks(self, size: int) -> list[str]:
-        """Return the remarks on these options in a job of ``size`` ranks, one line each."""
+    def remarks(self, size: int | None) -> list[str]:
+        """Return the remarks on these options in a job of ``size`` ranks (None: not known yet), one line each."""
         told = []
-        if self.ranks and self.ranks != size:
+        if self.ranks and size is not None and self.ranks != size:
             told.append(
                 f"{self.mode} is for a job of {self.ranks} ranks, but this job has {size}, and continues. Start "
                 f"{self.ranks} ranks (tfdist-run -n {self.ranks} python …), or correct -mode"

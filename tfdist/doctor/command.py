@@ -10,16 +10,25 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from tfdist.core.environment import Launch, launch
-from tfdist.core.settings import Settings, allowed
+from tfdist.core import ddl_options, system
+from tfdist.core.environment import Launch, hostfile, launch, variables
+from tfdist.core.settings import Settings, SettingsError, allowed
 from tfdist.doctor import import_order, machine
-from tfdist.doctor.findings import FIX, OK, Finding
+from tfdist.doctor.findings import FIX, NOTE, OK, Finding
 from tfdist.engine import autotune
-from tfdist.launch import launchers
-from tfdist.launch.hosts import LaunchError
+from tfdist.launch import host_check, launchers
+from tfdist.launch.hosts import Host, LaunchError, read_named
+from tfdist.processes import devices
 
 _TRIAL_RANKS, _TRIAL_SECONDS = 2, 120.0
 _LAST_LINES = 3
+_USAGE_ERROR = 2
+_USAGE = """usage: python -m tfdist [SCRIPT ...]
+       python -m tfdist trace FILE ...
+
+Check this machine and the import order of scripts; under mpirun also the ranks together. The exit code is 1 if
+something is to be mended. The command trace reads what the ranks of a job did last (trace --help).
+"""
 _BRIEF = "--brief"  # of the trial: only what is not fine
 
 
@@ -33,14 +42,24 @@ def main(arguments: Sequence[str], loaded: Collection[str]) -> int:
       loaded: names of the modules that were imported before tfdist.
 
     Returns:
-      0 if nothing must be mended, else 1.
+      0 if nothing must be mended, else 1; 2 for arguments that it does not take.
     """
     started = launch()
     scripts = [argument for argument in arguments if argument != _BRIEF]
+    first = started is None or not started.rank
+    if {"-h", "--help"} & {*scripts}:
+        print(_USAGE if first else "", end="")
+        return 0
+    for word in scripts:
+        if not os.path.isfile(word):
+            what = "no option" if word.startswith("-") else "neither a command nor a file"
+            told = f"python -m tfdist: {word!r} is {what} here; give a script, or see python -m tfdist --help\n"
+            sys.stderr.write(told if first else "")
+            return _USAGE_ERROR
     report = _Report(_BRIEF in arguments)
-    if started is None or not started.rank:
+    if first:
         for script in scripts:
-            report.add(import_order.examine(script))
+            report.add(import_order.examine(script, _engine()))
     if started is None:
         _alone(report, loaded)
     else:
@@ -79,15 +98,45 @@ class _Report:
 def _alone(report: _Report, loaded: Collection[str]) -> None:
     facts = machine.facts()
     report.add(machine.examine(facts, _TRIAL_RANKS, loaded))
-    report.add(_trial(facts) if not report.broken else ())
-    report.print(_settings(Settings.from_environment()) if not report.broken else ())
+    report.add([machine.processors(_TRIAL_RANKS, len(system.processors()))])
+    settings = None if report.broken else Settings.from_environment()
+    report.add(_ddl_options(settings) if settings else ())
+    report.add(_trial(facts) if settings else ())
+    report.print(_settings(_with_ddl_options(settings)) if settings and not report.broken else ())
+
+
+def _with_ddl_options(settings: Settings) -> Settings:
+    """Return the settings as ranks of this machine would have them."""
+    a_gpu_each = devices.a_gpu_each(_TRIAL_RANKS)
+    return ddl_options.applied(settings, settings.ddl_options, ddl_options.IMPORT, a_gpu_each)
+
+
+def _engine() -> str:
+    try:
+        return _with_ddl_options(Settings.from_environment()).engine
+    except SettingsError:  # the check of the settings tells it
+        return "auto"
+
+
+def _ddl_options(settings: Settings) -> Iterator[Finding]:
+    for remark in ddl_options.DdlOptions.parse(settings.ddl_options).remarks(size=None):
+        yield Finding(NOTE, ddl_options.IMPORT, remark)
 
 
 def _trial(facts: Mapping[str, Any]) -> Iterator[Finding]:
     """Start two ranks with the launcher that belongs to the MPI in use, and have them examine each other."""
     program = (sys.executable, "-m", "tfdist", _BRIEF)
-    plan = launchers.Plan(_TRIAL_RANKS, program, cores_each=0, crowded=True, prefix=False, root=os.geteuid() == 0)
+    variable, file = hostfile()
+    # A hostfile of the environment would send the ranks to its hosts, and this is a trial of this machine.
+    here = (Host("localhost", _TRIAL_RANKS),) if file else ()
+    plan = launchers.Plan(
+        _TRIAL_RANKS, program, hosts=here, cores_each=0, crowded=True, prefix=False, root=os.geteuid() == 0
+    )
     try:
+        if problem := host_check.launcher_problem(facts, variables()):
+            raise LaunchError(problem)
+        if file:
+            read_named(variable, file)
         line = launchers.command_line(launchers.find(facts, sys.executable), plan)
     except LaunchError as error:
         yield Finding(FIX, "two ranks", str(error))
@@ -119,6 +168,9 @@ def _as_rank(started: Launch, report: _Report, loaded: Collection[str]) -> None:
 
     others = world.rank != 0 and world.local_rank == 0  # rank 0 has told of its own machine already
     own = list(machine.examine(machine.facts(), world.local_size, loaded)) if others and not report.brief else []
+    usable = frozenset[int]().union(*world.local_affinities(system.processors()))
+    if world.local_rank == 0 and not report.brief:
+        own.append(machine.processors(world.local_size, len(usable)))
     places = world.control.all_gather_object([(platform.node(), f) for f in own if f.state != OK], "the report")
     for found in places:
         report.add([Finding(f.state, f.what, f"{host}: {f.told}") for host, f in found], prints=first)

@@ -45,7 +45,6 @@ def examine(facts: Mapping[str, Any], ranks: int, loaded: Collection[str]) -> It
     yield _settings()
     yield _pair(facts)
     yield _home(facts)
-    yield _cores(ranks)
     yield _memory(ranks)
     yield _shared_memory(ranks)
     yield _process_memory()
@@ -93,7 +92,7 @@ def _settings() -> Finding:
     backend = environment.variables().get("KERAS_BACKEND", "tensorflow")
     if backend != "tensorflow":
         return Finding(FIX, "settings", f"KERAS_BACKEND={backend}: tfdist needs KERAS_BACKEND=tensorflow")
-    return Finding(OK, "settings", ", ".join(settings.origins) or "the defaults")
+    return Finding(OK, "settings", ", ".join(map(Settings.written, settings.origins)) or "the defaults")
 
 
 def _pair(facts: Mapping[str, Any]) -> Finding:
@@ -115,8 +114,14 @@ def _home(facts: Mapping[str, Any]) -> Finding:
     return of(lacks, "home", home or "none, and this MPI needs none")
 
 
-def _cores(ranks: int) -> Finding:
-    usable, every = len(system.processors()), os.cpu_count() or 1
+def processors(ranks: int, usable: int) -> Finding:
+    """Return the finding on this machine's processors.
+
+    Args:
+      ranks: number of ranks of this machine.
+      usable: number of processors that these ranks may use together: a launcher may give each a part of them.
+    """
+    every = os.cpu_count() or 1
     told = f"{usable} of {every} processors"
     few = f"{told} for {ranks} ranks: they take turns. Start fewer ranks on this machine" if ranks > usable else ""
     return of(few, "processors", told, NOTE)

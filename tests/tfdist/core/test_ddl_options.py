@@ -34,6 +34,8 @@ def parsed(mode: str = "", letter: str = "", ranks: int = 0, *meaningless: str) 
         ("quickly -dev 0 1", parsed("", "", 0, "quickly", "-dev 0 1")),
         ("-mode", parsed("", "", 0, "-mode")),
         ("-mode x:4", parsed("", "", 0, "-mode x:4")),
+        ("-mode p:0", parsed("", "", 0, "-mode p:0")),
+        ("-mode p:0x2", parsed("", "", 0, "-mode p:0x2")),
         ("-mode r:4y2", parsed("", "", 0, "-mode r:4y2")),
         ("-mode r:4 2", parsed("", "", 0, "-mode r:4 2")),
         ("-modes r:4", parsed("", "", 0, "-modes r:4")),
@@ -83,6 +85,11 @@ def test_what_is_told(text: str, size: int, beginnings: list[str]) -> None:
 def test_what_is_chosen(text: str, gpus: bool, engine: str, level: str, every: int) -> None:
     found = applied(Settings(), text, IMPORT, gpus)
     assert (found.engine, found.log_level, found.wait_table) == (engine, level, every)
+
+
+def test_a_job_whose_size_is_not_known() -> None:
+    (told,) = DdlOptions.parse("-mode p:4 -foo").remarks(None)
+    assert told.startswith("-foo: without a meaning")
 
 
 def test_settings_have_priority_and_later_options_replace_earlier_ones() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.launch import ROOT, Finished, mpirun, run
+from tfdist.doctor import command
+from tfdist.launch import host_check, launchers
+from tfdist.launch.hosts import Host, LaunchError
 
 # Installs a filter (seccomp(2)) that refuses process_vm_readv and process_vm_writev of x86-64, and runs a command.
 FILTERED = """
@@ -48,13 +52,16 @@ def test_alone() -> None:
 
 
 def test_ranks() -> None:
-    finished = mpirun(2, ["-m", "tfdist"], 100, {"TFDIST_OPTIONS": "bucket_mb=5", "DDL_OPTIONS": "-mode p"})
+    # The launcher gives each rank a part of the processors.
+    bound = {"HYDRA_BINDING": "core"}
+    finished = mpirun(2, ["-m", "tfdist"], 100, {**bound, "TFDIST_OPTIONS": "bucket_mb=5", "DDL_OPTIONS": "-mode p"})
     assert finished.code == 0, finished
     found = states(finished.output)
     assert found["self-test"] == found["clocks"] == found["versions"] == found["ranks"] == "OK", finished.output
     for words in ("2 ranks on one node", "TFDIST_BUCKET_MB", "TFDIST_OPTIONS", "measured, ms"):
         assert words in finished.output, finished.output
     assert finished.output.count("OK    MPI  ") == 1, "a line is printed once"
+    assert "processors for 2 ranks: they take turns" not in finished.output or len(os.sched_getaffinity(0)) < 2
     assert "\nDDL_OPTIONS  " in finished.output, "each setting has the name of its variable"
 
 
@@ -66,10 +73,54 @@ def test_what_must_be_mended_is_told_without_a_traceback(tmp_path: Path) -> None
         ({"KERAS_BACKEND": "jax"}, "settings", "KERAS_BACKEND=tensorflow"),
         ({"MPI4PY_LIBMPI": "/nowhere/libmpi.so"}, "MPI", "pip install 'tfdist[mpich]'"),
         ({"PYTHONPATH": f"{tmp_path}:{ROOT}"}, "two ranks", "TensorFlow cannot be imported (broken)"),
+        ({"HYDRA_HOST_FILE": "/nope"}, "two ranks", "HYDRA_HOST_FILE names /nope: this hostfile cannot be read"),
     ):
         finished = doctor(**variables)
         assert finished.code == 1 and "Traceback" not in finished.errors, finished
         assert states(finished.output)[what] == "FIX" and told in finished.output, finished.output
+
+
+def printed(*arguments: str) -> int:
+    return command.main(arguments, ())
+
+
+def test_arguments(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert printed("--help") == 0 and capsys.readouterr().out.startswith("usage: python -m tfdist [SCRIPT ...]")
+    for word, told in (("trac", "neither a command nor a file"), ("-v", "no option"), (str(tmp_path), "neither")):
+        assert printed(word) == 2
+        said = capsys.readouterr()
+        assert said.out == "" and f"{word!r} is {told}" in said.err
+
+
+def test_options_of_ddl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Alone the doctor shows the settings that ranks would have, and what it ignores."""
+    monkeypatch.setenv("DDL_OPTIONS", "-mode m:4 -dump_iter 7 -foo")
+    monkeypatch.setattr(command, "_trial", lambda facts: ())
+    assert printed() == 0
+    said = capsys.readouterr().out
+    assert "NOTE  DDL_OPTIONS      -foo: without a meaning here" in said and "job of 4" not in said
+    assert re.search(r"^TFDIST_ENGINE +mpi +DDL_OPTIONS", said, re.MULTILINE)
+    assert re.search(r"^TFDIST_WAIT_TABLE +7 +DDL_OPTIONS", said, re.MULTILINE)
+
+
+def test_a_trial_stays_on_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A hostfile of the environment would send the trial's ranks to other hosts."""
+    (tmp_path / "hosts").write_text("far:2\n")
+    monkeypatch.setenv("HYDRA_HOST_FILE", str(tmp_path / "hosts"))
+    plans: list[launchers.Plan] = []
+
+    def refused(launcher: launchers.Launcher, plan: launchers.Plan) -> list[str]:
+        plans.append(plan)
+        raise LaunchError("enough")
+
+    monkeypatch.setattr(launchers, "command_line", refused)
+    facts = {**host_check.facts_here(sys.executable), "interfaces": ["lo"]}
+    assert [finding.told for finding in command._trial(facts)] == ["enough"]
+    assert plans[0].hosts == (Host("localhost", 2),)
+    if "Open MPI" not in facts["mpi"]:
+        monkeypatch.setenv("HYDRA_IFACE", "nosuch")
+        (finding,) = command._trial(facts)
+        assert "has no network interface nosuch (HYDRA_IFACE), but lo" in finding.told
 
 
 def test_a_reader_that_has_enough() -> None:
