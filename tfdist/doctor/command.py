@@ -169,8 +169,11 @@ def _as_rank(started: Launch, report: _Report, loaded: Collection[str]) -> None:
     others = world.rank != 0 and world.local_rank == 0  # rank 0 has told of its own machine already
     own = list(machine.examine(machine.facts(), world.local_size, loaded)) if others and not report.brief else []
     usable = frozenset[int]().union(*world.local_affinities(system.processors()))
-    if world.local_rank == 0 and not report.brief:
-        own.append(machine.processors(world.local_size, len(usable)))
+    shared = [machine.processors(world.local_size, len(usable))]
+    if first:
+        report.add(shared)
+    elif others and not report.brief:
+        own += shared
     places = world.control.all_gather_object([(platform.node(), f) for f in own if f.state != OK], "the report")
     for found in places:
         report.add([Finding(f.state, f.what, f"{host}: {f.told}") for host, f in found], prints=first)

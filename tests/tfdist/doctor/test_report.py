@@ -61,7 +61,7 @@ def test_ranks() -> None:
     for words in ("2 ranks on one node", "TFDIST_BUCKET_MB", "TFDIST_OPTIONS", "measured, ms"):
         assert words in finished.output, finished.output
     assert finished.output.count("OK    MPI  ") == 1, "a line is printed once"
-    assert "processors for 2 ranks: they take turns" not in finished.output or len(os.sched_getaffinity(0)) < 2
+    assert found["processors"] == "OK" or len(os.sched_getaffinity(0)) < 2, finished.output
     assert "\nDDL_OPTIONS  " in finished.output, "each setting has the name of its variable"
 
 
