@@ -407,6 +407,25 @@ def case_rounding_errors_at_a_checkpoint_are_told() -> None:
         assert not [line for line in lines if "rounding" in line], lines
 
 
+def _first_step(make: Program) -> None:
+    make().run(0)
+
+
+def case_ranks_that_differ_are_told() -> None:
+    """A rank's own numbers would leave the ranks apart, or make them exchange after different steps."""
+    for name, value in (
+        *(("block_momentum", 0.5), ("block_learning_rate", 0.5), ("block_nesterov", False), ("block_steps", 12)),
+        *(("block_fragments", 3), ("block_delay", 1), ("block_alpha", 0.75), ("compression", "bf16")),
+    ):
+        common: dict[str, Any] = {"block_steps": 6, "block_fragments": 2, "block_delay": 2}
+        for make in MAKES:
+            with subtest(name, make.__name__), settings(through_mpi()):
+                tfdist.configure(sync="diloco", **common | ({name: value} if RANK == SIZE - 1 else {}))
+                told = refusal(functools.partial(_first_step, make))
+                if RANK == 0 and make is InSession:
+                assert "rank" in told and name.removeprefix("block_") in told or "bfloat16" in told, told
+
+
 def case_what_does_not_fit_is_refused() -> None:
     wrong: tuple[tuple[dict[str, Any], str], ...] = (
         ({"block_steps": 4, "block_fragments": 8}, "block_steps is 4, but block_fragments is 8"),

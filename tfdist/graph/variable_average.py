@@ -37,6 +37,7 @@ class VariableAverage:
       job: the ranks and settings.
       made_by: see ``op_builder.build``.
       place: distinguishes this average from others of the same variables; empty if there are none.
+      settings: text that must be the same on all ranks.
 
     Attributes:
       collective: collective of the exchanges.
@@ -52,6 +53,7 @@ class VariableAverage:
         job: Job,
         made_by: Callable[[], Made],
         place: str = "",
+        settings: str = "",
     ) -> None:
         self._dtypes = [value.dtype for value in values]
         in_session = function_state.in_session()
@@ -61,7 +63,7 @@ class VariableAverage:
         for first, own, how in ((0, values[:changes], format), (changes, values[changes:], float32.FORMAT)):
             sent, named = [to_wire(value, how) for value in own], shown[first:][: len(own)]
             lines = [signature("variable", name, value) for name, value in zip(named, sent, strict=True)]
-            found, of_format = fused(sent, named, lines, job, format=how)
+            found, of_format = fused(sent, named, lines, job, more=[settings], format=how)
             members += [[first + i for i in of_bucket] for of_bucket in found]
             parts += of_format
         known = len(make_state(tf.compat.v1.get_default_graph()).world_collectives)

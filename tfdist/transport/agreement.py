@@ -25,7 +25,7 @@ def digest(lines: Sequence[str]) -> str:
 
 _GRAPHS = (
     "the training graphs differ between ranks, first at exchange {}",
-    "Every rank must build the same graph: look for a variable, shape or order that depends on the rank or on its "
+    "Every rank must build the same graph: look for a setting, variable, shape or order that depends on the rank or its "
     "data.",
 )
 

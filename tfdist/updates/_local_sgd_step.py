@@ -170,7 +170,7 @@ class LocalSGDStep:
         names = [variable_name(v) for v in [*(state.variables[n] for n in own), *whole]]
         place = f", blocks {state.number}" if self._rule.delay else ""
         format = FORMATS[job.switches.settings.compression]
-        average = VariableAverage(values, len(own), names, format, job, self._made_by, place)
+        average = VariableAverage(values, len(own), names, format, job, self._made_by, place, f"blocks: {self._rule}")
         collective, layout = average.collective, average.layout
         state.averages(number, average)
         if not self._rule.delay:

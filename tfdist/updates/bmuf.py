@@ -86,6 +86,10 @@ class BlockSettings:
         """Number of steps from the exchange of one fragment to the next."""
         return self.steps // self.fragments
 
+    def __str__(self) -> str:
+        """Return all settings as text, which the ranks compare."""
+        return ", ".join(f"{name}: {value}" for name, value in dataclasses.asdict(self).items())
+
     def filtered(self, change: Any, start: Any, last: Any) -> tuple[Any, Any]:
         """Filter one variable at a block's end.
 
