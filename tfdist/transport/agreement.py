@@ -25,8 +25,8 @@ def digest(lines: Sequence[str]) -> str:
 
 _GRAPHS = (
     "the training graphs differ between ranks, first at exchange {}",
-    "Every rank must build the same graph: look for a setting, variable, shape or order that depends on the rank or its "
-    "data.",
+    "Every rank must build the same graph: look for a setting, variable, shape or order that depends on the rank or "
+    "its data.",
 )
 
 
