@@ -158,6 +158,13 @@ MUTANTS = (
         new="if False",
     ),
     Mutant(
+        "a request to stop is heard early",
+        "engine/collective.py",
+        "if not self.deferred:",
+        "heard_after_the_same",
+        new="if True:",
+    ),
+    Mutant(
         "an optimizer's open block goes with it",
         "updates/local_sgd.py",
         "is not None or state.position.numpy() > 0",

@@ -392,6 +392,25 @@ def case_a_checkpoint_in_the_middle_is_told_and_goes_on() -> None:
             assert all(np.array_equal(end[n], ends[0][n]) for end in ends for n in NAMES)
 
 
+def case_another_session_begins_anew() -> None:
+    """What was in flight in the first session is not merged in the second one, which begins inside a block."""
+    with Streamed(delay=3).set(), tempfile.TemporaryDirectory() as folder:
+        program = InSession()
+        trained(program, steps=7)  # an exchange has begun after step 6
+        path = program.save(str(Path(folder) / "c"))
+        before = program.values()
+        with program.graph.as_default():
+            program.session = v1.Session()
+        program.restore(path)
+        trained(program, first=7, steps=9)  # it would be merged after step 9
+        wanted = everywhere(before)[0]
+        for step in (7, 8):
+            wanted = {n: value - RATE * (value - targets(RANK, step)[n]) for n, value in wanted.items()}
+        for n, value in program.values().items():
+            np.testing.assert_allclose(value, wanted[n], 1e-4, 1e-5)
+        tfdist.end_block()
+
+
 def case_rounding_errors_at_a_checkpoint_are_told() -> None:
     with Streamed(steps=2, compression="int4").set(), tempfile.TemporaryDirectory() as folder, captured_log() as lines:
         job_blocks()._told = False

@@ -50,6 +50,7 @@ class LocalSGD(Stage):
         self._every: list[tuple[weakref.ref[Any], LocalSGDState]] = []
         self._building_for_nothing = False
         self._told = False
+        steps.moments.begins.append(self._forget_in_flight)
 
     def update(self, update: Update, go_on: GoOn) -> Any:
         if update.block is None:
@@ -147,6 +148,11 @@ class LocalSGD(Stage):
                 f"contain them. {remedy}"
             )
         announce(f"a checkpoint is written {told}")
+
+    def _forget_in_flight(self, session: Any) -> None:
+        """Drop what an earlier session of a graph has begun, before a session's first step."""
+        for state in _states_of(session.graph):
+            state.in_flight = None
 
     def _rule(self) -> BlockSettings | None:
         switches = self._job.switches
