@@ -87,7 +87,8 @@ class Attempts:
         """
         others = [host.name for host in machines if not is_here(host.name)]
         checked = not self._options.no_check
-        if self._given or not (checked or (others and self._start_seconds)):
+        waits = others and self._start_seconds and not self._options.dry_run  # which starts nothing
+        if self._given or not (checked or waits):
             return
         if not others:
             if problem := host_check.launcher_problem(self._here, environment.variables()):

@@ -385,8 +385,9 @@ def test_all_ways_are_checked_after_the_wait(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_wait_without_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
     network, _ = checked(monkeypatch, 30, "--no-check")
     assert len(network.asked) == 3 and not any(versions for _, versions, _ in network.asked)
-    network, said = checked(monkeypatch, 0, "--no-check")
-    assert network.asked == [] and said == ""
+    for seconds, more in ((0, []), (30, ["--dry-run"])):  # a dry run starts nothing
+        network, said = checked(monkeypatch, seconds, "--no-check", *more)
+        assert network.asked == [] and said == ""
     network, said = checked(monkeypatch, 0)
     assert said == "b: is down" and network.asked == [(["a", "b"], True, 60)]
 
