@@ -18,7 +18,7 @@ import tensorflow as tf
 import tfdist
 from tests.multirank.cases_programs import refusal
 from tests.multirank.inside import captured_log, everywhere, job_blocks, nodes, settings, through_mpi
-from tests.multirank.oracle import each, v1
+from tests.multirank.oracle import SavedFunction, SavedGraph, each, v1
 from tests.named import subtest
 
 RANK, SIZE = tfdist.rank(), tfdist.size()
@@ -122,7 +122,7 @@ def expected(asked: Streamed, steps: int = STEPS, ends: tuple[int, ...] = ()) ->
 Program = Any
 
 
-class InSession:
+class InSession(SavedGraph):
     """A graph of TensorFlow 1."""
 
     def __init__(self) -> None:
@@ -140,19 +140,8 @@ class InSession:
     def run(self, step: int) -> None:
         self.session.run(self.step, {self.given[n]: value for n, value in targets(RANK, step).items()})
 
-    def values(self) -> Values:
-        return self.session.run(self.variables)
 
-    def save(self, path: str) -> str:
-        with self.graph.as_default():
-            return self.saver.save(self.session, path)
-
-    def restore(self, path: str) -> None:
-        with self.graph.as_default():
-            self.saver.restore(self.session, path)
-
-
-class InFunction:
+class InFunction(SavedFunction):
     """A tape in a function."""
 
     def __init__(self) -> None:
@@ -173,15 +162,6 @@ class InFunction:
 
     def run(self, step: int) -> None:
         self.train({n: tf.constant(value) for n, value in targets(RANK, step).items()})
-
-    def values(self) -> Values:
-        return {n: v.numpy() for n, v in self.variables.items()}
-
-    def save(self, path: str) -> str:
-        return self.checkpoint.write(path)
-
-    def restore(self, path: str) -> None:
-        self.checkpoint.restore(path)
 
 
 class InFit:

@@ -161,3 +161,58 @@ def merged(gradient: Any) -> Any:
     return tf.IndexedSlices(
         tf.math.unsorted_segment_sum(gradient.values, where, tf.size(rows)), rows, gradient.dense_shape
     )
+
+
+class SavedGraph:
+    """A training in a session: its variables, and its checkpoints.
+
+    Attributes:
+      graph: graph of the training.
+      session: session that trains.
+      variables: variables by name.
+      saver: saver of all variables.
+    """
+
+    graph: Any
+    session: Any
+    variables: dict[str, Any]
+    saver: Any
+
+    def values(self) -> dict[str, np.ndarray]:
+        """Return the values of the variables."""
+        found: dict[str, np.ndarray] = self.session.run(self.variables)
+        return found
+
+    def save(self, path: str) -> str:
+        """Write a checkpoint."""
+        with self.graph.as_default():
+            return str(self.saver.save(self.session, path))
+
+    def restore(self, path: str) -> None:
+        """Read a checkpoint."""
+        with self.graph.as_default():
+            self.saver.restore(self.session, path)
+
+
+class SavedFunction:
+    """A training in a function: its variables, and its checkpoints.
+
+    Attributes:
+      variables: variables by name.
+      checkpoint: checkpoint of the variables and the optimizer.
+    """
+
+    variables: dict[str, Any]
+    checkpoint: Any
+
+    def values(self) -> dict[str, np.ndarray]:
+        """Return the values of the variables."""
+        return {n: v.numpy() for n, v in self.variables.items()}
+
+    def save(self, path: str) -> str:
+        """Write a checkpoint."""
+        return str(self.checkpoint.write(path))
+
+    def restore(self, path: str) -> None:
+        """Read a checkpoint."""
+        self.checkpoint.restore(path)

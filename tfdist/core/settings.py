@@ -393,10 +393,10 @@ class Settings:
 
     def without_effect(self, machines: int = 1) -> list[str]:
         """Return a line for each setting that was set and has no effect on so many machines."""
-        told = []
-        if self.compression in ("int8", "int4", "int2") and machines == 1:
+        told, rounds = [], FORMATS[self.compression].wire is not None
+        if rounds and machines == 1:
             told.append(f"{self._named('compression')}: without effect on one machine, where float32 costs no more")
-        if self.exchange_check and self.compression in ("int8", "int4", "int2") and machines > 1:
+        if self.exchange_check and rounds and machines > 1:
             told.append(
                 f"{self._named('check')}: exchanges with {self.compression} are not compared, as rounding errors "
                 "travel in later steps"

@@ -103,12 +103,21 @@ def call_back(
             failures.note(error)
             raise
 
-    with tf.device(job.engines.device), function_state.owning_callbacks():
-        found = tf.numpy_function(guarded, tensors, [spec.dtype for spec in outputs], stateful=True)
+    with tf.device(job.engines.device):
+        return _called(guarded, tensors, outputs)
+
+
+def _called(
+    call: Callable[..., Any], tensors: Sequence[tf.Tensor], outputs: Sequence[tf.TensorSpec]
+) -> list[tf.Tensor]:
+    """Build or execute an operation that calls a Python function, and note its results as those of all ranks."""
+    with function_state.owning_callbacks():
+        found = tf.numpy_function(call, tensors, [spec.dtype for spec in outputs], stateful=True)
     results = list(found) if isinstance(found, list | tuple) else [found]
-    for result, spec in zip(results, outputs, strict=True):
-        result.set_shape(spec.shape)
-    make_state(graph).exchanged.add(results[0].op)
+    if not tf.executing_eagerly():
+        make_state(tf.compat.v1.get_default_graph()).exchanged.add(results[0].op)
+        for result, spec in zip(results, outputs, strict=True):
+            result.set_shape(spec.shape)
     return results
 
 
@@ -482,14 +491,9 @@ class Builder:
     def _operation(
         self, call: Callable[..., Any], tensors: Sequence[tf.Tensor], outputs: Sequence[tf.TensorSpec]
     ) -> list[tf.Tensor]:
-        with function_state.owning_callbacks():
-            results = tf.numpy_function(call, tensors, [spec.dtype for spec in outputs], stateful=True)
-        results = list(results) if isinstance(results, list | tuple) else [results]
+        results = _called(call, tensors, outputs)
         if not tf.executing_eagerly():
-            make_state(tf.compat.v1.get_default_graph()).exchanged.add(results[0].op)
             self._site.add(results)
-            for result, spec in zip(results, outputs, strict=True):
-                result.set_shape(spec.shape)
         return results
 
     @contextlib.contextmanager

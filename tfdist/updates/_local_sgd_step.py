@@ -226,8 +226,7 @@ class LocalSGDStep:
             return tf.constant(True)
 
     def _mixed(self, variable: Any, value: tf.Tensor) -> tf.Tensor:
-        alpha = self._rule.alpha
-        return alpha * variable.read_value() + (1 - alpha) * value if self._rule.delay else value
+        return self._rule.mixed(variable.read_value(), value) if self._rule.delay else value
 
     def _made_by(self) -> dict[str, object]:
         return {name: getattr(self._job.switches.settings, name) for name in _MADE_BY}

@@ -107,6 +107,10 @@ class BlockSettings:
         filtered = self.momentum * last + own
         return start + (own + self.momentum * filtered if self.nesterov else filtered), filtered
 
+    def mixed(self, own: Any, filtered: Any) -> Any:
+        """Return a rank's own value after a delay, mixed with the filtered one: tensors or arrays of the same shape."""
+        return self.alpha * own + (1 - self.alpha) * filtered
+
 
 def fragments_of(layers: Sequence[str], sizes: Sequence[int], count: int) -> list[list[int]]:
     """Divide variables into fragments: whole layers, in turn, of about the same size.

@@ -123,7 +123,7 @@ class LocalSGD(Stage):
         """Log, before a checkpoint is written, what it lacks: the other ranks' steps in an open block, or roundings."""
         if session is None:
             with eager.mode():
-                states = [state for state in self._states.values() if not state.taken_over]
+                states = [state for state in self._kept() if not state.taken_over]
                 positions = [state.position.numpy() for state in states]
         else:
             states = _states_of(session.graph)
@@ -263,12 +263,12 @@ def _use(state: LocalSGDState, rule: BlockSettings, now: dict[Any, np.ndarray], 
         start, variable = key(state.starts[n]), key(state.variables[n])
         last = now[key(state.changes[n])] if state.changes else None
         filtered, change = rule.filtered(mean, now[start], last)
-        now[variable] = np.asarray(rule.alpha * now[variable] + (1 - rule.alpha) * filtered, mean.dtype)
+        now[variable] = np.asarray(rule.mixed(now[variable], filtered), mean.dtype)
         now[start] = np.asarray(filtered, mean.dtype)
         if state.changes:
             now[key(state.changes[n])] = np.asarray(change, mean.dtype)
     for variable, mean in zip(state.statistics, means[len(own) :], strict=False):
-        now[key(variable)] = np.asarray(rule.alpha * now[key(variable)] + (1 - rule.alpha) * mean, mean.dtype)
+        now[key(variable)] = np.asarray(rule.mixed(now[key(variable)], mean), mean.dtype)
 
 
 class LocalSteps(Stage):
