@@ -45,13 +45,16 @@ def last_step() -> Iterator[None]:
 
 
 def end_block() -> None:
-    """End the open block of local steps now, and average the variables (``TFDIST_SYNC=average`` and ``bmuf``).
+    """End all open blocks of local steps now: afterwards all ranks have the same variables (``TFDIST_SYNC``).
 
     Open blocks end automatically at the end of ``fit``, of its epochs and of a monitored session. Call this in other
-    loops, before variables are evaluated or saved. Without an open block it does nothing. With
-    ``TFDIST_COMPRESSION=int8`` it also adds up the rounding errors of all ranks, for a session's checkpoint.
+    loops, before variables are evaluated or saved. Without an open block it changes nothing. With a
+    ``TFDIST_COMPRESSION`` that rounds, it also sends the rounding errors of all ranks.
 
     Collective: all ranks, between two steps.
+
+    Raises:
+      DisagreementError: the ranks are in different steps of their blocks, or have trained different variables.
 
     Example:
       >>> tfdist.end_block()

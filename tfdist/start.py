@@ -114,6 +114,10 @@ class Process:
         if timeline:
             recorder.flush()
         last = self._last_held() if not code else {}
+        if not code and job.switches.settings.sync != "gradients" and "steps" in self.__dict__:
+            from tfdist.updates.local_sgd import local_sgd_of
+
+            local_sgd_of(self.steps).before_end()
         notes = job.world.end(code, agreement.number([repr(sorted(last.items()))]) if last else 0)
         if last and all(notes) and len(set(notes)) > 1:
             self._say_apart(last)

@@ -92,7 +92,8 @@ def test_each_host_is_named_with_what_it_lacks(many: Hosts, tmp_path: Path) -> N
 
     done = refused(many, [*many.names, "nowhere.invalid"], script)
 
-    lines = [line.removeprefix("tfdist-run: ") for line in done.errors.splitlines() if line.startswith("tfdist-run:")]
+    told = [line.removeprefix("tfdist-run: ") for line in done.errors.splitlines() if line.startswith("tfdist-run:")]
+    lines = [line for line in told if not line.startswith("waiting for")]  # on a busy machine
     print("\n".join(lines))
     here = re.escape(str(script))
     expected = {

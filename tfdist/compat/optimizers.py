@@ -16,7 +16,8 @@ _RATES = ("_learning_rate", "_current_learning_rate")
 # Variables that do not come from the last gradients: steps, rates, averages for evaluation, and the gradients of an
 # incomplete batch.
 _NOT_STATE = ("_iterations", *_RATES)
-_LISTS_NOT_STATE = ("_model_variables_moving_average", "_accumulated_gradients")
+_MOVING_AVERAGES = "_model_variables_moving_average"
+_LISTS_NOT_STATE = (_MOVING_AVERAGES, "_accumulated_gradients")
 
 
 def chain(optimizer: Any) -> list[Any]:
@@ -53,6 +54,11 @@ def not_state(optimizer: Any) -> list[Any]:
     one = [getattr(optimizer, name, None) for name in _NOT_STATE]
     several = [v for name in _LISTS_NOT_STATE for v in getattr(optimizer, name, None) or ()]
     return [native(variable) for variable in [*one, *several] if variable is not None]
+
+
+def moving_averages(optimizer: Any) -> list[Any]:
+    """Return the moving averages of weights that a Keras optimizer with ``use_ema`` keeps; empty for others."""
+    return [v for one in chain(optimizer) for v in getattr(one, _MOVING_AVERAGES, None) or ()]
 
 
 def trained_by(optimizer: Any) -> list[Any]:

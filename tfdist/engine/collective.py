@@ -57,12 +57,16 @@ class _Said:
       stops: True if some rank wants to end training.
       ends_epoch: True if some rank wants to end an epoch.
       asks: True if some rank asks for notes.
+      root_only: True if some rank's values may differ.
+      set_apart: True if the script has set trained variables more often on some ranks.
       notes: notes of all present ranks; empty if one has sent none; None if this rank has sent none.
     """
 
     stops: bool = False
     ends_epoch: bool = False
     asks: bool = False
+    root_only: bool = False
+    set_apart: bool = False
     notes: list[int] | None = None
 
 
@@ -99,6 +103,7 @@ class Collective:
         this object.
       number: number among the collectives that groups of these ranks have opened; the same on all ranks.
       step: number of the step, from 1.
+      taken: number of the last step whose exchanges are done, and with ``deferred``, whose results were taken.
       check_every: number of steps after which results are compared with sums in float64; 0: never.
       traced: True if each exchange is logged.
       wait_table: table of waits to which this rank's times are added; None: there is none.
@@ -140,7 +145,7 @@ class Collective:
         self.check: Any = None
         self.checks: dict[Hashable, Any] = {}
         self.number = 0
-        self.step = 0
+        self.step = self.taken = 0
         self.check_every = 0
         self.traced = False
         self.wait_table: WaitTable | None = None
@@ -198,27 +203,31 @@ class Collective:
             ranks = self.group.ranks
             raise DisagreementError(_LOOKED_AT.format(ranks[evaluating], self.name, ranks[applying]))
         sets = {flag // _SET_AT % _SET_COUNTS for flag in said if not flag & _ABSENT}
-        self.set_apart = len(sets) > 1
-        self.root_only = self.set_apart or any(flag & _OVERWRITTEN for flag in said)
+        set_apart = len(sets) > 1
+        root_only = set_apart or any(flag & _OVERWRITTEN for flag in said)
         notes: list[int] | None = None
-        if self.note and not self.root_only:
+        if self.note and not root_only:
             found = [flags[rank] >> _FLAG_BITS for rank in self.present]
             notes = found if all(found) else []
         self._said = _Said(
             any(flag & _STOPS for flag in said),
             any(flag & _ENDS_EPOCH for flag in said),
             any(flag & _ASKS for flag in said),
+            root_only,
+            set_apart,
             notes,
         )
         if not self.deferred:
             self._take_said()
         self.overwritten, self.asks, self.note, self.times_set = False, False, 0, 0
-        if self.root_only:
+        if root_only:
             self.present = self.present[:1]
 
     def _take_said(self) -> None:
         """Take what the ranks have said at the last arrival: in the same step on all ranks."""
         said, self._said = self._said, _Said()
+        self.taken = self.step
+        self.root_only, self.set_apart = said.root_only, said.set_apart
         self.stop.heard = self.stop.heard or said.stops
         self.ends_epoch.heard = self.ends_epoch.heard or said.ends_epoch
         self.asked = self.asked or said.asks

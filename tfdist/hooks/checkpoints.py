@@ -10,6 +10,7 @@ from tensorflow.python.checkpoint import checkpoint
 from tensorflow.python.client import session
 from tensorflow.python.training import saver
 
+from tfdist.compat import optimizers
 from tfdist.core.log import announce
 from tfdist.graph.graph_state import state_of
 from tfdist.graph.job import Job
@@ -30,11 +31,17 @@ _OTHER_SETTING = (
     "{} has no {}: it was written with TFDIST_{} {}, or by one process; it is {!r} now. Set the old value again. Or "
     "initialise all variables, and restore the others by a Saver that has only these (var_list=)"
 )
+_FILTERED = "bmuf or diloco"
+_OTHER_BLOCKS = (
+    "the state of %s was saved with TFDIST_SYNC '%s', which is '%s' now: only the optimizer's own variables are loaded"
+)
 _LEFT_OUT = "%s was written with TFDIST_%s %r, which is %r now. Its variables for this setting are not restored"
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
-    """Hook tensorflow/python/training/saver.py, …/checkpoint/checkpoint.py, keras/src/saving/saving_lib.py."""
+    """Hook tensorflow/python/training/saver.py, …/checkpoint/checkpoint.py, keras/src/saving/saving_lib.py, and
+    keras/src/optimizers/base_optimizer.py, which loads nothing if the number of an optimizer's variables differs.
+    """
     blocks, left_over = local_sgd_of(steps), error_feedback_of(steps)
 
     def save(original: Callable[..., Any], self: Any, sess: Any, *args: Any, **kwargs: Any) -> Any:
@@ -60,7 +67,8 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
         state = state_of(sess.graph) if isinstance(sess, session.BaseSession) else None
         trains = state is not None and any(collective.averages for collective in state.collectives)
         for setting, value in _written_with(save_path).items() if trains else ():
-            if getattr(now, setting) != value and (setting != "loss_scale" or now.loss_scale == "none"):
+            own = _sync(now.sync) if setting == "sync" else getattr(now, setting)
+            if own != value and (setting != "loss_scale" or now.loss_scale == "none"):
                 announce(_LEFT_OUT % (save_path, setting.upper(), value, getattr(now, setting)))
         return found
 
@@ -70,6 +78,20 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
             blocks.before_saving()
         return original(*args, **kwargs)
 
+    def load_own(original: Callable[..., Any], self: Any, store: Any) -> Any:
+        own = len(self.variables) - blocks.added(self)
+        known = _saved_with(len(store.keys()) - own, len(optimizers.trained_by(self)))
+        now = _sync(job.switches.settings.sync)
+        if own and known not in (None, now):
+            announce(_OTHER_BLOCKS % (type(self).__name__, known, now))
+            for number, variable in enumerate(self.variables[:own]):
+                variable.assign(store[str(number)])
+            return None
+        return original(self, store)
+
+    def keras_optimizers(module: Any) -> None:
+        patches.replace(module.BaseOptimizer, "load_own_variables", load_own, ("self", "store"))
+
     def keras(module: Any) -> None:
         for name in ("save_model", "save_weights_only"):
             patches.replace_everywhere(module, name, write, ("model",))
@@ -78,6 +100,17 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
     patches.replace(saver.Saver, "restore", restore, ("self", "sess", "save_path"))
     patches.replace(checkpoint.TrackableSaver, "save", write, ("self", "file_prefix"))
     patches.when_imported("keras.src.saving.saving_lib", keras)
+    patches.when_imported("keras.src.optimizers.base_optimizer", keras_optimizers)
+
+
+def _sync(value: str) -> str:
+    """Return the kind of blocks that a value of TFDIST_SYNC needs variables for."""
+    return _FILTERED if value in ("bmuf", "diloco") else value
+
+
+def _saved_with(added: int, trained: int) -> str | None:
+    """Return the kind of blocks for which an optimizer of so many trained variables has so many more; None: none."""
+    return {0: "gradients", 1 + trained: "average", 1 + 2 * trained: _FILTERED}.get(added)
 
 
 def _written_with(path: Any) -> dict[str, str]:
@@ -86,7 +119,7 @@ def _written_with(path: Any) -> dict[str, str]:
     names = reader.get_variable_to_shape_map()  # tfdist's variables that a graph has once have no scope
     found = {}
     if "block_position" in names:
-        found["sync"] = "bmuf" if any(name.endswith("block_change") for name in names) else "average"
+        found["sync"] = _FILTERED if any(name.endswith("block_change") for name in names) else "average"
     if "int8_feedback" in names:
         found["compression"] = "int8"
     if "loss_scale_state" in names:

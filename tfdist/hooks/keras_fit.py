@@ -16,10 +16,12 @@ from tfdist.variables.adapted_layers import AdaptedLayers
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
     """Install the hooks of this module."""
-    steps.moments.pauses.append(local_sgd_of(steps).end)
+    blocks = local_sgd_of(steps)
+    steps.moments.fits.append(blocks.end_or_share)
+    steps.moments.pauses.append(blocks.end)
     _keras(patches, steps.fit)
     _adapted(patches, steps.variables.adapted)
-    _tf_keras(patches, job, steps.fit, local_sgd_of(steps))
+    _tf_keras(patches, job, steps.fit, blocks)
 
 
 def _keras(patches: Patches, fit: FitSteps) -> None:

@@ -1,4 +1,7 @@
-"""Hook of ``tf.train.ExponentialMovingAverage``: if steps are accumulated, averages move with the updates."""
+"""Hook of ``tf.train.ExponentialMovingAverage``: if steps are accumulated, averages move with the updates.
+
+The end of a block of local steps sets them to the mean over the ranks.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,21 @@ from tfdist.graph.job import Job
 from tfdist.hooks.patches import Patches
 from tfdist.training.steps import Steps
 from tfdist.updates.conditional import due_of, if_due, move_each_step
+from tfdist.updates.local_sgd import local_sgd_of
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
     """Hook tensorflow/python/training/moving_averages.py."""
 
+    blocks = local_sgd_of(steps)
+
     def apply(original: Callable[..., Any], self: Any, var_list: Any = None) -> Any:
-        if tf.executing_eagerly() or not job.switches.settings.not_each_step:
-            return original(self, var_list)
         averaged = tf.compat.v1.trainable_variables() if var_list is None else var_list
+        if tf.executing_eagerly() or not job.switches.settings.not_each_step:
+            result = original(self, var_list)
+            kept = [self.average(variable) for variable in averaged]
+            blocks.moves([average for average in kept if average is not None])
+            return result
         due = due_of(averaged)
         if due is None:
             move_each_step(averaged)

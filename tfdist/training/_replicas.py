@@ -77,9 +77,7 @@ class EagerReplicas:
         there = [v for reference in self._candidates.values() if (v := reference()) is not None]
         numbered = [(number, v) for v in there if (number := self._known.number(v)) is not None]
         found = [self._as_held(variable) for _, variable in sorted(numbered, key=lambda pair: pair[0])]
-        # With local SGD, optimizer states may differ between ranks also after a block's end.
-        only_trained = self._known.in_blocks
-        return [one for one in found if one is not None and (one.kind == TRAINED or not only_trained)]
+        return [one for one in found if one is not None]
 
     def _as_held(self, variable: Any) -> ReplicaVariable | None:
         key, name, known = tf_variables.key(variable), variable_name(variable), self._known

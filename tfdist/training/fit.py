@@ -21,6 +21,7 @@ from tfdist.training._fit_batches import EqualBatchCounts
 from tfdist.training.data_shard import shard
 from tfdist.training.fit_callbacks import Stops, agreeing
 from tfdist.training.function_step import FunctionSteps
+from tfdist.training.moments import Moments
 from tfdist.training.replica_check import ReplicaCheck
 from tfdist.training.shared_variables import SharedVariables
 
@@ -36,7 +37,7 @@ class FitSteps:
       functions: hooks around functions, which raise errors of exchanges plainly.
       variables: variables of this process.
       replicas: comparison of the variables between ranks.
-      pauses: see ``Moments``.
+      moments: actions of other packages.
 
     Attributes:
       stops: ``stop_training`` of models, on all ranks after the same step.
@@ -48,9 +49,9 @@ class FitSteps:
         functions: FunctionSteps,
         variables: SharedVariables,
         replicas: ReplicaCheck,
-        pauses: Sequence[Callable[[], None]],
+        moments: Moments,
     ) -> None:
-        self._pauses = pauses
+        self._moments = moments
         self._job = job
         self._functions = functions
         self._variables = variables
@@ -144,10 +145,6 @@ class FitSteps:
             return callbacks
         return self._surrounded(_flat(callbacks), begin, end, last, package)
 
-    def _pause(self) -> None:
-        for action in self._pauses:
-            action()
-
     def _surrounded(self, callbacks: Sequence[Any], begin: Any, end: Any, last: Any, package: Any) -> list[Any]:
         own = list(callbacks)
         writing = tuple(getattr(package, name) for name in _ON_RANK_0 if hasattr(package, name))
@@ -158,7 +155,7 @@ class FitSteps:
                 if getattr(callback, "verbose", 0):
                     callback.verbose = 0
         accumulated = [last(self._job)] if self._job.switches.settings.accumulate_steps > 1 else []
-        first = begin(self._job, self._pause, self._variables, self._replicas)
+        first = begin(self._job, self._moments, self._variables, self._replicas)
         return [first, *own, end(self._job, self._variables, self._replicas, self.stops, first, writes), *accumulated]
 
 

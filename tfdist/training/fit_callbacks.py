@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from tfdist.compat.variables import native
 from tfdist.engine.collective import StopRequest
 from tfdist.graph.job import Job, LastSteps
 from tfdist.training._replicas import EagerReplicas
+from tfdist.training.moments import Moments
 from tfdist.training.replica_check import ReplicaCheck
 from tfdist.training.shared_variables import SharedVariables
 from tfdist.transport.interfaces import DisagreementError
@@ -129,27 +130,37 @@ def agreeing(callback: Any) -> tuple[Any, Any, Any]:
     """Return three callback classes: the first callback, the last callback, and one for accumulated steps."""
 
     class Begin(callback):  # type: ignore[misc]
-        """First callback. It calls the actions of ``pauses``, and averages the logs before other callbacks read them.
+        """First callback. It calls the actions of ``Moments``, and averages the logs before other callbacks read them.
 
         If a callback writes files (``writes``), it compares the variables of the ranks at the end of each epoch.
         """
 
-        def __init__(
-            self, job: Job, pause: Callable[[], None], variables: SharedVariables, replicas: ReplicaCheck
-        ) -> None:
+        def __init__(self, job: Job, moments: Moments, variables: SharedVariables, replicas: ReplicaCheck) -> None:
             super().__init__()
-            self._job, self._pause = job, pause
+            self._job, self._moments = job, moments
             self._variables, self._replicas = variables, replicas
+            self._paused = False
             self.writes = False
 
         def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-            self._pause()
+            for action in self._moments.fits:
+                action()
+
+        def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+            self._paused = False
 
         def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
             self._pause()
 
         def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+            self._paused = False
             self._pause()
+
+        def _pause(self) -> None:
+            """Call the actions once after the steps of an epoch: a rank without validation calls them at its end."""
+            for action in () if self._paused else self._moments.pauses:
+                action()
+            self._paused = True
 
         def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
             self._pause()

@@ -13,11 +13,12 @@ class Moments:
       runs: actions before a session runs a graph that communicates, and before a function is called.
       begins: actions before a session's first training step, when all ranks have the same values of its variables;
         they get the session.
-      pauses: actions on all ranks at the beginning and the end of ``fit``, at the end of each epoch, and before
-        validation.
+      fits: actions on all ranks at the beginning of ``fit``, before rank 0's variables are shared.
+      pauses: actions on all ranks at the end of ``fit``, and at the end of each epoch, before its validation.
     """
 
     def __init__(self) -> None:
         self.runs: list[Callable[[], None]] = []
         self.begins: list[Callable[[Any], None]] = []
+        self.fits: list[Callable[[], None]] = []
         self.pauses: list[Callable[[], None]] = []

@@ -9,15 +9,16 @@ from __future__ import annotations
 import math
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NamedTuple
 
 from tfdist.engine.collective import Collective
 from tfdist.graph.job import Job
+from tfdist.graph.markers import variable_key
 from tfdist.transport import agreement
 from tfdist.transport.interfaces import DisagreementError
 from tfdist.variables import comparison, replica_variables
-from tfdist.variables.replica_variables import ReplicaVariables
+from tfdist.variables.replica_variables import BlockReplicas, ReplicaVariables
 from tfdist.variables.sketches import Sketch, sketches
 
 OFF, AUTO = "off", "auto"
@@ -143,18 +144,25 @@ class _Steps:
 class ReplicaCheck:
     """Compares the variables of the ranks.
 
+    With local SGD the ranks compare, with the exchange of a block, the values with which it began, and the variables
+    that the loss reads. The trained variables themselves differ inside a block.
+
     Args:
       job: the ranks and settings.
+
+    Attributes:
+      starts: variables that hold the values with which a block began, by the keys of the trained variables.
     """
 
     def __init__(self, job: Job) -> None:
+        self.starts: weakref.WeakValueDictionary[Hashable | None, Any] = weakref.WeakValueDictionary()
         self._job = job
         self._told: set[str] = set()
         self._eager: weakref.WeakKeyDictionary[Any, _Steps] = weakref.WeakKeyDictionary()  # by optimizer
         self._carriers: weakref.WeakSet[Collective] = weakref.WeakSet()
 
     def before(self, collectives: Iterable[Collective], holder: ReplicaVariables) -> Collective | None:
-        """Attach a fingerprint to a collective before a call that averages gradients, if a comparison is due.
+        """Attach a fingerprint to a collective before a call that trains, if a comparison is due.
 
         Args:
           collectives: all collectives that the call may execute.
@@ -163,15 +171,18 @@ class ReplicaCheck:
         Returns:
           The collective that carries the fingerprint; None if there is none.
         """
-        setting = self._job.switches.settings.check
-        if setting == OFF or self._job.switches.settings.sync != "gradients":
+        setting, blocks = self._job.switches.settings.check, self._blocks
+        if setting == OFF:
             return None
-        carrier = next((c for c in collectives if c.averages and c.everyone), None)
+        carrier = next((c for c in collectives if c.averages and c.everyone and c.blocks == blocks), None)
         if carrier is None:
             return None
+        if blocks:
+            holder = BlockReplicas(holder, lambda v: self.starts.get(variable_key(v), v))
         steps = self._steps_of(carrier, holder, setting)
-        step = carrier.step - steps.before + 1
-        wanted = carrier.asked or steps.schedule.due(step)
+        step = carrier.taken - steps.before + 1
+        # With a delay a note may have been sent whose answer a later step takes: ``noted`` tells.
+        wanted = (carrier.asked or steps.schedule.due(step)) and (steps.noted < step - 1 or step == 1)
         if wanted and not carrier.note and not self._job.switches.alone_depth:
             carrier.note = steps.note(holder, step)
         return carrier
@@ -182,7 +193,7 @@ class ReplicaCheck:
         known = carrier.checks
         steps: _Steps | None = known.get(holder.identity)
         if steps is None:
-            steps = known[holder.identity] = _Steps(setting, carrier.step)
+            steps = known[holder.identity] = _Steps(setting, carrier.taken)
             self._job.data_comparison.begin()
             for oldest in list(known)[:-_TRAININGS]:
                 del known[oldest]
@@ -204,7 +215,7 @@ class ReplicaCheck:
         set_by_script, carrier.asked = carrier.asked, False
         if len(notes) < self._job.world.size and len({note >> _POWER_BITS for note in notes}) > 1:
             raise DisagreementError(
-                f"the ranks that still train have different variables after step {carrier.step} of {carrier.name}. To "
+                f"the ranks that still train have different variables after step {carrier.taken} of {carrier.name}. To "
                 "learn which variable, give all ranks the same number of steps (tfdist.shard) instead of tfdist.join"
             )
         if len(notes) == self._job.world.size:
@@ -240,8 +251,14 @@ class ReplicaCheck:
         """Compare the variables of the ranks now. Collective: all ranks. Raises as ``after`` does."""
         if self._job.switches.settings.check == OFF:
             return
+        if self._blocks:
+            holder = BlockReplicas(holder)
         if len(set(self._job.world.control.arrive(place, replica_variables.digest(holder)))) > 1:
             comparison.settle(self._job.world.control, holder, self._told, None, 0)
+
+    @property
+    def _blocks(self) -> bool:
+        return self._job.switches.settings.sync != "gradients"
 
     def ask(self) -> None:
         """Compare with the exchanges of the next two steps, because a checkpoint has been saved."""
@@ -251,13 +268,13 @@ class ReplicaCheck:
     def closing(self, holder: ReplicaVariables) -> None:
         """Take a last fingerprint before a session is closed, if there were steps since the last comparison."""
         for carrier in self._carriers:
-            if carrier.check.holder is holder and _unseen(carrier):
-                carrier.check.close(holder, carrier.step)
+            if carrier.check.holder.identity == holder.identity and _unseen(carrier):
+                carrier.check.close(carrier.check.holder, carrier.taken)
 
     def last(self) -> dict[str, int]:
         """Return the fingerprints after the last steps that were not compared yet, by a description of the step."""
         unseen = [c for c in self._carriers if _unseen(c)]
-        found = {f"step {c.step} of {c.name}, {agreement.number(c.plan)}": c.check.taken(c.step) for c in unseen}
+        found = {f"step {c.taken} of {c.name}, {agreement.number(c.plan)}": c.check.taken(c.taken) for c in unseen}
         return found if all(found.values()) else {}
 
     def settle(self, own: dict[str, int]) -> None:
@@ -272,11 +289,11 @@ class ReplicaCheck:
         ranks: list[dict[str, int]] = control.all_gather_object(own, comparison.PLACE)
         for key in sorted(own.keys() & set.intersection(*(set(rank) for rank in ranks))):
             if len({rank[key] for rank in ranks}) > 1:
-                carrier = next(c for c in self._carriers if f"step {c.step} of {c.name}, " in key and c.check.holder)
+                carrier = next(c for c in self._carriers if f"step {c.taken} of {c.name}, " in key and c.check.holder)
                 steps: _Steps = carrier.check
-                comparison.compare_sketches(control, steps.sketches(), steps.since or 0, carrier.step)
+                comparison.compare_sketches(control, steps.sketches(), steps.since or 0, carrier.taken)
 
 
 def _unseen(carrier: Collective) -> bool:
     """Return whether there were steps after the last comparison."""
-    return carrier.step - carrier.check.before > carrier.check.noted
+    return carrier.taken - carrier.check.before > carrier.check.noted

@@ -16,6 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.compat.graphs import is_open
 from tfdist.core.log import announce
 from tfdist.graph.graph_state import GraphState, Reach, fetched_operations, make_state, state_of
 from tfdist.graph.job import Job
@@ -42,10 +43,13 @@ class SessionSteps:
       job: the ranks.
       replicas: comparison of the variables between ranks.
       moments: actions of other packages.
+
+    Attributes:
+      original_run: the original ``BaseSession.run``.
     """
 
     def __init__(self, run: Callable[..., Any], job: Job, replicas: ReplicaCheck, moments: Moments) -> None:
-        self._run = run
+        self.original_run = run
         self._job = job
         self._replicas = replicas
         self._trained: weakref.ref[Any] | None = None
@@ -59,9 +63,13 @@ class SessionSteps:
         """Session that has trained last; None if it does not exist any more."""
         return self._trained and self._trained()
 
+    def that_trained(self) -> list[Any]:
+        """Return the open sessions that have communicated, in the order of their first step."""
+        return [session for session in list(self._held) if is_open(session)]
+
     def variables(self, session: Any) -> SessionVariables:
         """Return the variables of a session."""
-        return SessionVariables(session, self._run)
+        return SessionVariables(session, self.original_run)
 
     def created(self, session: Any) -> None:
         """Share rank 0's values when a monitored session is ready. Collective: all ranks, if its graph communicates.
@@ -146,7 +154,7 @@ class SessionSteps:
         """Run a call that executes collectives. Collective: the ranks of these collectives."""
 
         if session not in self._held:
-            self._held[session] = SessionReplicas(session, self._run)
+            self._held[session] = SessionReplicas(session, self.original_run)
         holder = self._held[session]
         for collective in reach.collectives:
             collective.evaluates = not reach.updates

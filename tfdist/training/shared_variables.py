@@ -121,11 +121,6 @@ class SharedVariables:
         return self._same.get(tf_variables.name(variable))
 
     @property
-    def in_blocks(self) -> bool:
-        """True if the ranks train by local SGD, in blocks of local steps."""
-        return self._job.switches.settings.sync != "gradients"
-
-    @property
     def any_set(self) -> bool:
         """True if the script has set trained variables since the last step."""
         return bool(self._set)

@@ -16,7 +16,7 @@ from tfdist.compat.variables import native
 from tfdist.core.settings import SettingsError
 from tfdist.engine.collective import Collective
 from tfdist.graph import function_state
-from tfdist.graph.markers import variable_key, variable_name
+from tfdist.graph.markers import numberless, variable_key, variable_name
 from tfdist.graph.variable_average import Layout, VariableAverage
 from tfdist.updates._optimizer_state import Slot
 from tfdist.updates.bmuf import BlockSettings, fragments_of
@@ -122,6 +122,15 @@ class LocalSGDState:
                 "make a new optimizer after tfdist.configure"
             )
         self.rule = rule
+
+    def described(self, position: int) -> str:
+        """Return a line that describes an open block, and must be the same on all ranks."""
+        more = f" and {len(self.names) - 1} more" if len(self.names) > 1 else ""
+        numbers = sum(v.shape.num_elements() or 0 for v in self.variables)
+        told = f"step {position} of the block of {numberless(self.names[0])}{more}, {numbers} numbers"
+        if self.in_flight is not None:
+            told += f", fragment {self.in_flight.fragment} travels since step {self.in_flight.position}"
+        return told + (", with rounding errors" if self.keeps_back else "")
 
     def averages(self, fragment: int, average: VariableAverage) -> None:
         """Note an average of a fragment's changes."""

@@ -105,9 +105,10 @@ class LocalSGDStep:
             known = tf.compat.v1.get_collection_ref(tf.compat.v1.GraphKeys.TRAIN_OP)
             known[:] = [together if op is result else op for op in known]
             return together
-        self._state.check_not_taken_over(self._state.position.read_value(), self._state.names[0])
-        self._begin()
-        result = apply()
+        not_taken_over = self._state.check_not_taken_over(self._state.position.read_value(), self._state.names[0])
+        with tf.control_dependencies([not_taken_over]):
+            self._begin()
+            result = apply()
         applied()
         own = next(function_state.around(tf.compat.v1.get_default_graph()))
         with tf.control_dependencies(own.last):  # exchanges of a function must run in one order on all ranks
@@ -167,7 +168,7 @@ class LocalSGDStep:
         with tf.control_dependencies([tf.identity(done)]):  # a visible dependency: the reads come after the step
             values = [state.variables[n].read_value() - state.starts[n].read_value() for n in own]
             values += [v.read_value() for v in whole]
-        names = [variable_name(v) for v in [*(state.variables[n] for n in own), *whole]]
+        names = [*(state.names[n] for n in own), *map(_name, whole)]
         place = f", blocks {state.number}" if self._rule.delay else ""
         format = FORMATS[job.switches.settings.compression]
         average = VariableAverage(values, len(own), names, format, job, self._made_by, place, f"blocks: {self._rule}")
@@ -247,6 +248,12 @@ def _statistics(variables: SharedVariables, state: LocalSGDState) -> list[Any]:
     for variable in state.variables:
         found.pop(id(variable), None)
     return list(found.values())
+
+
+def _name(variable: Any) -> str:
+    """Return a variable's name; outside sessions without the model's, which a loaded model does not have."""
+    name = variable_name(variable)
+    return name if function_state.in_session() else "/".join(name.split("/")[-2:])
 
 
 def _assign(variable: Any, value: tf.Tensor) -> Any:

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdist.compat.graphs import is_open
 from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.collective import Collective
 from tfdist.graph import function_state
 from tfdist.graph.graph_state import state_of
 from tfdist.training.steps import Steps
+from tfdist.transport import agreement
 from tfdist.variables.eager_variables import mean_of_ranks
 
 _NAME = "int8_feedback"
@@ -60,14 +60,20 @@ class ErrorFeedback:
                 known[collective] = graph_variable(_NAME, functools.partial(tf.zeros, [elements]))
 
     def keep(self) -> None:
-        """Add up the rounding errors of the ranks, for the next step of the session that has trained last.
+        """Add up the rounding errors of the ranks, for the next steps of all sessions that have trained.
 
         Collective: all ranks.
+
+        Raises:
+          DisagreementError: the ranks have trained different graphs.
         """
-        job, session = self._steps.job, self._steps.sessions.trained
-        if session is None or not is_open(session) or len(job.world.topology.nodes) == 1:
+        job = self._steps.job
+        if len(job.world.topology.nodes) == 1:
             return
-        for collective in _variables(session.graph):
+        graphs = dict.fromkeys(session.graph for session in self._steps.sessions.that_trained())
+        collectives = [collective for graph in graphs for collective in _variables(graph)]
+        agreement.agree(job.world.control, [line for c in collectives for line in c.plan], "tfdist.end_block")
+        for collective in collectives:
             for exchange in _with_rest(collective):
                 lost = mean_of_ranks(exchange.take_lost(), job) * np.float32(job.world.size)
                 exchange.pending = lost if exchange.pending is None else exchange.pending + lost

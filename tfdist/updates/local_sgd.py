@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdist.compat import eager
-from tfdist.compat.graphs import is_open
+from tfdist.compat import eager, optimizers
 from tfdist.compat.variables import native
 from tfdist.core import exclusions
 from tfdist.core.log import announce
@@ -25,7 +24,9 @@ from tfdist.graph import function_state
 from tfdist.graph.gradient_average import reducer_of
 from tfdist.graph.markers import variable_key, variable_name
 from tfdist.training.steps import Steps
+from tfdist.transport import agreement
 from tfdist.updates import _local_sgd_state, _optimizer_state
+from tfdist.updates._block_places import InSession, Outside, Place
 from tfdist.updates._local_sgd_state import LocalSGDState
 from tfdist.updates._local_sgd_step import LocalSGDStep, OwnGradients
 from tfdist.updates.bmuf import BlockSettings
@@ -33,6 +34,13 @@ from tfdist.updates.pipeline import GoOn, Pairs, Stage, Update
 from tfdist.variables.eager_variables import mean_of_ranks
 
 _ATTRIBUTE = "_tfdist_blocks"  # attribute of a session's graph: a list of its states
+_MOVING = "_tfdist_moving_averages"  # the same for moving averages of trained variables
+_PLACE = "the end of a block"
+_DIFFERENT = (
+    "the ranks have trained different steps or variables since their blocks began, first at block {}",
+    "Run the same training steps on all ranks before a block ends. Give them the same number of batches (tfdist.shard), "
+    "and let all of them decide alike what to train (tfdist.all_reduce)",
+)
 
 
 class LocalSGD(Stage):
@@ -48,8 +56,8 @@ class LocalSGD(Stage):
         self._states: weakref.WeakKeyDictionary[Any, LocalSGDState] = weakref.WeakKeyDictionary()
         # Also states of optimizers that are gone: a block that is open must be ended, and on all ranks.
         self._every: list[tuple[weakref.ref[Any], LocalSGDState]] = []
-        self._building_for_nothing = False
-        self._told = False
+        self._moving: list[weakref.ref[Any]] = []
+        self._building_for_nothing = self._told = self._used = False
         steps.moments.begins.append(self._forget_in_flight)
 
     def update(self, update: Update, go_on: GoOn) -> Any:
@@ -59,6 +67,7 @@ class LocalSGD(Stage):
         block = LocalSGDStep(self._job, self._steps.variables, state, rule)
 
         def built() -> None:
+            state.statistics += map(native, optimizers.moving_averages(update.optimizer))
             state.slots = _optimizer_state.slots(update.optimizer, rule.state, state.variables, state.made)
 
         with self._quietly():
@@ -96,40 +105,97 @@ class LocalSGD(Stage):
 
         Raises:
           RuntimeError: it is called inside ``tfdist.alone``.
+          DisagreementError: the ranks are in different steps of their blocks, or have trained different variables.
         """
-        if self._job.switches.alone_depth:
-            raise RuntimeError(
-                f"rank {self._job.world.rank} ends a block inside tfdist.alone, but all ranks must end it: call "
-                "tfdist.end_block() outside"
-            )
-        session = self._steps.sessions.trained
-        if session is not None and is_open(session):
-            self.end_in(session)
-        with eager.mode(), self._steps.variables.setting():  # also where a graph is the default
-            for state in self._kept():
-                if not state.taken_over and (state.position.numpy() > 0 or state.keeps_back):
-                    every = {id(v): v for v in state.all}
-                    for key, value in self._ended(state, {k: v.numpy() for k, v in every.items()}, id).items():
-                        every[key].assign(value)
+        self._end(self._places())
+
+    def end_or_share(self) -> None:
+        """End all open blocks now, unless a rank has another position: rank 0's variables are then taken next.
+
+        A checkpoint that one rank restores has a position. Collective: all ranks.
+        """
+        self._end(self._places(), unless_different=True)
 
     def end_in(self, session: Any) -> None:
-        """End the open blocks of a session's graph. Collective: all ranks."""
-        for state in _states_of(session.graph):
-            variables = self._steps.sessions.variables(session)
-            if _open(variables.value(state.position)) or state.keeps_back:
-                variables.load(self._ended(state, variables.read(), lambda v: v.name))
+        """End the open blocks of a session that has trained. Collective: all ranks."""
+        if session in self._steps.sessions.that_trained():
+            self._end([self._in(session)])
+
+    def _places(self) -> list[Place]:
+        kept = [state for state in self._kept() if not state.taken_over]
+        moving = [v for r in self._moving if (v := r()) is not None]
+        return [*map(self._in, self._steps.sessions.that_trained()), Outside(self._steps.variables, kept, moving)]
+
+    def _in(self, session: Any) -> Place:
+        sessions, graph = self._steps.sessions, session.graph
+        moving = getattr(graph, _MOVING, ())
+        return InSession(session, sessions.variables(session), sessions.original_run, _states_of(graph), moving)
+
+    def _end(self, places: Sequence[Place], unless_different: bool = False) -> None:
+        """End the open blocks there. The ranks compare first what is open."""
+        job = self._job
+        if job.switches.settings.sync == "gradients" and not self._used:
+            return
+        if job.switches.alone_depth:
+            raise RuntimeError(
+                f"rank {job.world.rank} ends a block inside tfdist.alone, but all ranks must end it: call "
+                "tfdist.end_block() outside"
+            )
+        with eager.mode():  # also where a graph is the default
+            found = [(p, state, p.position(state)) for p in places for state in p.states]
+            open_ = [(p, state, position) for p, state, position in found if position > 0 or state.keeps_back]
+            lines = [state.described(position) for _, state, position in open_]
+            if not unless_different:
+                agreement.agree(job.world.control, lines, _PLACE, _DIFFERENT)
+            elif len(set(job.world.control.arrive(_PLACE, agreement.number(lines)))) > 1:
+                return
+            for place, state, _ in open_:
+                place.load(state.all, self._ended(state, place.read(state.all), place.key))
+            for place in dict.fromkeys(place for place, *_ in open_):
+                whole = [v for v in place.moving if v.dtype.is_floating]
+                means = {key: mean_of_ranks(value, job) for key, value in place.read(whole).items()}
+                place.load(whole, means)
+            for place, state, _ in open_:
+                self._steps.replicas.now(_PLACE, place.holder(state))
+
+    def moves(self, averages: Sequence[Any]) -> None:
+        """Note moving averages of trained variables, which the end of a block sets to their means over the ranks."""
+        if self._rule() is None:
+            return
+        if function_state.in_session():
+            graph = tf.compat.v1.get_default_graph()
+            setattr(graph, _MOVING, list(dict.fromkeys([*getattr(graph, _MOVING, ()), *averages])))
+            return
+        known = {id(v) for r in self._moving if (v := r()) is not None}
+        self._moving += [weakref.ref(v) for v in averages if id(v) not in known]
+
+    def added(self, optimizer: Any) -> int:
+        """Return the number of variables that blocks have added to an optimizer."""
+        return len(self._states[optimizer].made) if optimizer in self._states else 0
+
+    def before_end(self) -> None:
+        """Log, at the end of the program, that a block is open: each rank has other variables."""
+        if not self._used or self._told:
+            return
+        with contextlib.suppress(Exception), eager.mode():  # what TensorFlow has closed already cannot be read
+            done = max((p.position(state) for p in self._places() for state in p.states), default=0)
+            if done > 0:
+                announce(
+                    f"the program ends {done} steps after the ranks had the same values of all variables. Its last "
+                    "results are those of each rank alone. Call tfdist.end_block() on all ranks before"
+                )
 
     def before_saving(self, session: Any = None) -> None:
         """Log, before a checkpoint is written, what it lacks: the other ranks' steps in an open block, or roundings."""
         if session is None:
             with eager.mode():
-                states = [state for state in self._kept() if not state.taken_over]
-                positions = [state.position.numpy() for state in states]
+                places = self._places()[-1:]
+                positions = [p.position(state) for p in places for state in p.states]
         else:
-            states = _states_of(session.graph)
-            positions = [self._steps.sessions.variables(session).value(state.position) for state in states]
-        done = next((int(position) for position in positions if _open(position)), 0)
-        kept = any(state.keeps_back for state in states)
+            places = [self._in(session)]
+            positions = [p.position(state) for p in places for state in p.states]
+        done = next((position for position in positions if position > 0), 0)
+        kept = any(state.keeps_back for place in places for state in place.states)
         if not (done or kept) or self._told or self._job.switches.alone_depth:
             return
         self._told = True
@@ -161,7 +227,7 @@ class LocalSGD(Stage):
     def _state(self, optimizer: Any, pairs: Pairs, rule: BlockSettings) -> LocalSGDState:
         variables = [variable for gradient, variable in pairs if gradient is not None]
         if function_state.in_session():
-            return _of_graph(variables, rule)
+            return self._noted(_of_graph(variables, rule))
         if optimizer not in self._states:
             if hasattr(optimizer, "stateless_apply") and not optimizer.built:  # Keras 3: build calls ``built`` above
                 optimizer.build([variable for _, variable in pairs])
@@ -195,8 +261,13 @@ class LocalSGD(Stage):
                         "steps of another optimizer's block. Call tfdist.end_block() on all ranks before"
                     )
                 other.take_over()
-        state = self._states[optimizer] = _local_sgd_state.make_for(optimizer, variables, rule)
+        state = self._states[optimizer] = self._noted(_local_sgd_state.make_for(optimizer, variables, rule))
         self._every.append((weakref.ref(optimizer), state))
+
+    def _noted(self, state: LocalSGDState) -> LocalSGDState:
+        self._used = True
+        self._steps.replicas.starts.update(zip(state.keys, state.starts, strict=True))
+        return state
 
     def _kept(self) -> list[LocalSGDState]:
         """Return the states outside sessions; those of optimizers that are gone only if a block is open.
@@ -287,10 +358,6 @@ class LocalSteps(Stage):
 
 def _states_of(graph: Any) -> list[LocalSGDState]:
     return list(getattr(graph, _ATTRIBUTE, ()))
-
-
-def _open(position: Any) -> bool:
-    return position is not None and position > 0
 
 
 def _of_graph(variables: Sequence[Any], rule: BlockSettings) -> LocalSGDState:

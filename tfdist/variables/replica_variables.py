@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -63,6 +63,34 @@ class ReplicaVariables(Protocol):
 
     def keep_own(self, held: ReplicaVariable) -> None:
         """Let each rank have its own value of a variable from now on."""
+
+
+class BlockReplicas:
+    """Variables that must be the same on all ranks in training by blocks of local steps; see ``ReplicaVariables``.
+
+    Optimizers' variables are left out: each rank may keep its own.
+
+    Args:
+      holder: holder of all variables of the training.
+      stand_in: function that returns a variable to compare in place of a trained variable.
+    """
+
+    def __init__(self, holder: ReplicaVariables, stand_in: Callable[[Any], Any] = lambda variable: variable) -> None:
+        self._holder = holder
+        self._stand_in = stand_in
+        self.identity = holder.identity
+        self.read = holder.read
+        self.load = holder.load
+        self.given = holder.given
+        self.keep_own = holder.keep_own
+
+    @property
+    def complete(self) -> bool:
+        return self._holder.complete
+
+    def held(self) -> list[ReplicaVariable]:
+        known = [one for one in self._holder.held() if one.kind in (TRAINED, READ)]
+        return [one._replace(variable=self._stand_in(one.variable)) if one.kind == TRAINED else one for one in known]
 
 
 def digest(holder: ReplicaVariables) -> int:

@@ -114,8 +114,9 @@ def replaced() -> Iterator[dict[str, tuple[Any, ...]]]:
             created=lambda session: None,
             closes=lambda session: None,
             trained=None,
+            that_trained=list,
         )
-        fit = FitSteps(job, functions, functions, functions, [])
+        fit = FitSteps(job, functions, functions, functions, Moments())
         steps: Any = Parts(
             job=job,
             functions=functions,

@@ -1,0 +1,116 @@
+"""Block places: where the variables of blocks are, in a session or outside sessions, with one interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from tfdist.training._replicas import EagerReplicas, SessionReplicas
+from tfdist.training.shared_variables import SharedVariables
+from tfdist.updates._local_sgd_state import LocalSGDState
+from tfdist.variables.replica_variables import ReplicaVariables
+from tfdist.variables.session_variables import SessionVariables
+
+Values = dict[Any, np.ndarray]
+
+
+class Place(Protocol):
+    """Where states of blocks have their variables.
+
+    Attributes:
+      states: the states there, in the order of their making.
+      moving: moving averages of trained variables there.
+    """
+
+    @property
+    def states(self) -> Sequence[LocalSGDState]: ...  # noqa: D102
+
+    @property
+    def moving(self) -> Sequence[Any]: ...  # noqa: D102
+
+    def key(self, variable: Any) -> Any:
+        """Return the key of a variable in ``read`` and ``load``."""
+
+    def position(self, state: LocalSGDState) -> int:
+        """Return a state's position in its block; 0 if it is not initialised."""
+
+    def read(self, variables: Sequence[Any]) -> Values:
+        """Return the values of variables."""
+
+    def load(self, variables: Sequence[Any], values: Values) -> None:
+        """Set those of the variables that have a new value."""
+
+    def holder(self, state: LocalSGDState) -> ReplicaVariables:
+        """Return a holder of the variables that must be the same on all ranks after the end of a state's block."""
+
+
+class InSession:
+    """A session; see ``Place``.
+
+    Args:
+      session: the session.
+      variables: its variables.
+      run: the original ``Session.run``, without the hook.
+      states: states of its graph.
+      moving: moving averages of its graph.
+    """
+
+    def __init__(
+        self,
+        session: Any,
+        variables: SessionVariables,
+        run: Callable[..., Any],
+        states: Sequence[LocalSGDState],
+        moving: Sequence[Any],
+    ) -> None:
+        self._session, self._variables, self._run = session, variables, run
+        self.states, self.moving = states, moving
+
+    def key(self, variable: Any) -> Any:
+        return variable.name
+
+    def position(self, state: LocalSGDState) -> int:
+        found = self._variables.value(state.position)
+        return 0 if found is None else int(found)
+
+    def read(self, variables: Sequence[Any]) -> Values:
+        return {v.name: value for v, value in zip(variables, self._variables.values(variables), strict=True)}
+
+    def load(self, variables: Sequence[Any], values: Values) -> None:
+        self._variables.load(values)
+
+    def holder(self, state: LocalSGDState) -> ReplicaVariables:
+        return SessionReplicas(self._session, self._run)
+
+
+class Outside:
+    """Outside sessions; see ``Place``.
+
+    Args:
+      known: the variables of this process.
+      states: all states outside sessions.
+      moving: all moving averages outside sessions.
+    """
+
+    def __init__(self, known: SharedVariables, states: Sequence[LocalSGDState], moving: Sequence[Any]) -> None:
+        self._known = known
+        self.states, self.moving = states, moving
+
+    def key(self, variable: Any) -> Any:
+        return id(variable)
+
+    def position(self, state: LocalSGDState) -> int:
+        return int(state.position.numpy())
+
+    def read(self, variables: Sequence[Any]) -> Values:
+        return {id(v): np.asarray(v.numpy()) for v in variables}
+
+    def load(self, variables: Sequence[Any], values: Values) -> None:
+        with self._known.setting():
+            for variable in {id(v): v for v in variables if id(v) in values}.values():
+                variable.assign(values[id(variable)])
+
+    def holder(self, state: LocalSGDState) -> ReplicaVariables:
+        return EagerReplicas(self._known, state.variables)
