@@ -510,7 +510,7 @@ def case_a_checkpoint_of_other_blocks_is_told() -> None:
         with now, captured_log() as lines:
             in_session(True)
             told = (
-                f"was written with TFDIST_SYNC 'bmuf', which is {sync!r} now. "
+                f"was written with TFDIST_SYNC 'bmuf or diloco', which is {sync!r} now. "
                 "Its variables for this setting are not restored"
             )
             assert len([line for line in lines if told in line]) == (RANK == 0), lines

@@ -27,8 +27,9 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
         averaged = tf.compat.v1.trainable_variables() if var_list is None else var_list
         if tf.executing_eagerly() or not job.switches.settings.not_each_step:
             result = original(self, var_list)
-            kept = [self.average(variable) for variable in averaged]
-            blocks.moves([average for average in kept if average is not None])
+            if job.switches.settings.sync != "gradients":
+                kept = [self.average(variable) for variable in averaged]
+                blocks.moves([average for average in kept if average is not None])
             return result
         due = due_of(averaged)
         if due is None:

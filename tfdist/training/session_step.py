@@ -26,6 +26,7 @@ from tfdist.training.moments import Moments
 from tfdist.training.replica_check import ReplicaCheck
 from tfdist.variables import initial_sync
 from tfdist.variables.earlier_graphs import earlier_graphs
+from tfdist.variables.replica_variables import ReplicaVariables
 from tfdist.variables.session_variables import SessionVariables, settable
 
 _SET_APART = (
@@ -43,13 +44,10 @@ class SessionSteps:
       job: the ranks.
       replicas: comparison of the variables between ranks.
       moments: actions of other packages.
-
-    Attributes:
-      original_run: the original ``BaseSession.run``.
     """
 
     def __init__(self, run: Callable[..., Any], job: Job, replicas: ReplicaCheck, moments: Moments) -> None:
-        self.original_run = run
+        self._run = run
         self._job = job
         self._replicas = replicas
         self._trained: weakref.ref[Any] | None = None
@@ -67,9 +65,13 @@ class SessionSteps:
         """Return the open sessions that have communicated, in the order of their first step."""
         return [session for session in list(self._held) if is_open(session)]
 
+    def holder(self, session: Any) -> ReplicaVariables:
+        """Return a holder of a session's variables, to compare them between the ranks."""
+        return SessionReplicas(session, self._run)
+
     def variables(self, session: Any) -> SessionVariables:
         """Return the variables of a session."""
-        return SessionVariables(session, self.original_run)
+        return SessionVariables(session, self._run)
 
     def created(self, session: Any) -> None:
         """Share rank 0's values when a monitored session is ready. Collective: all ranks, if its graph communicates.
@@ -154,7 +156,7 @@ class SessionSteps:
         """Run a call that executes collectives. Collective: the ranks of these collectives."""
 
         if session not in self._held:
-            self._held[session] = SessionReplicas(session, self.original_run)
+            self._held[session] = SessionReplicas(session, self._run)
         holder = self._held[session]
         for collective in reach.collectives:
             collective.evaluates = not reach.updates

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import tensorflow as tf
 
 from tfdist.graph.job import Job
+from tfdist.training._replicas import EagerReplicas
 from tfdist.training.eager_step import EagerSteps
 from tfdist.training.fit import FitSteps
 from tfdist.training.function_step import FunctionSteps
@@ -12,6 +16,7 @@ from tfdist.training.moments import Moments
 from tfdist.training.replica_check import ReplicaCheck
 from tfdist.training.session_step import SessionSteps
 from tfdist.training.shared_variables import SharedVariables
+from tfdist.variables.replica_variables import ReplicaVariables
 
 
 class Steps:
@@ -40,3 +45,7 @@ class Steps:
         self.eager = EagerSteps(job, self.variables, self.replicas)
         self.functions = FunctionSteps(job, self.variables, self.eager, self.replicas, self.moments.runs)
         self.fit = FitSteps(job, self.functions, self.variables, self.replicas, self.moments)
+
+    def holder_of(self, variables: Sequence[Any]) -> ReplicaVariables:
+        """Return a holder of variables outside sessions, to compare them between the ranks."""
+        return EagerReplicas(self.variables, variables)

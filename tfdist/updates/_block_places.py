@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tfdist.training._replicas import EagerReplicas, SessionReplicas
 from tfdist.training.shared_variables import SharedVariables
 from tfdist.updates._local_sgd_state import LocalSGDState
 from tfdist.variables.replica_variables import ReplicaVariables
@@ -50,22 +49,20 @@ class InSession:
     """A session; see ``Place``.
 
     Args:
-      session: the session.
-      variables: its variables.
-      run: the original ``Session.run``, without the hook.
+      variables: variables of the session.
+      holder: see ``holder``.
       states: states of its graph.
       moving: moving averages of its graph.
     """
 
     def __init__(
         self,
-        session: Any,
         variables: SessionVariables,
-        run: Callable[..., Any],
+        holder: ReplicaVariables,
         states: Sequence[LocalSGDState],
         moving: Sequence[Any],
     ) -> None:
-        self._session, self._variables, self._run = session, variables, run
+        self._variables, self._holder = variables, holder
         self.states, self.moving = states, moving
 
     def key(self, variable: Any) -> Any:
@@ -82,7 +79,7 @@ class InSession:
         self._variables.load(values)
 
     def holder(self, state: LocalSGDState) -> ReplicaVariables:
-        return SessionReplicas(self._session, self._run)
+        return self._holder
 
 
 class Outside:
@@ -90,12 +87,19 @@ class Outside:
 
     Args:
       known: the variables of this process.
+      holder_of: function that returns a holder of variables.
       states: all states outside sessions.
       moving: all moving averages outside sessions.
     """
 
-    def __init__(self, known: SharedVariables, states: Sequence[LocalSGDState], moving: Sequence[Any]) -> None:
-        self._known = known
+    def __init__(
+        self,
+        known: SharedVariables,
+        holder_of: Callable[[Sequence[Any]], ReplicaVariables],
+        states: Sequence[LocalSGDState],
+        moving: Sequence[Any],
+    ) -> None:
+        self._known, self._holder_of = known, holder_of
         self.states, self.moving = states, moving
 
     def key(self, variable: Any) -> Any:
@@ -113,4 +117,4 @@ class Outside:
                 variable.assign(values[id(variable)])
 
     def holder(self, state: LocalSGDState) -> ReplicaVariables:
-        return EagerReplicas(self._known, state.variables)
+        return self._holder_of(state.variables)

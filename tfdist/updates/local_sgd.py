@@ -38,8 +38,8 @@ _MOVING = "_tfdist_moving_averages"  # the same for moving averages of trained v
 _PLACE = "the end of a block"
 _DIFFERENT = (
     "the ranks have trained different steps or variables since their blocks began, first at block {}",
-    "Run the same training steps on all ranks before a block ends. Give them the same number of batches (tfdist.shard), "
-    "and let all of them decide alike what to train (tfdist.all_reduce)",
+    "Run the same training steps on all ranks before a block ends. Give them the same number of batches "
+    "(tfdist.shard), and let all of them decide alike what to train (tfdist.all_reduce)",
 )
 
 
@@ -124,12 +124,15 @@ class LocalSGD(Stage):
     def _places(self) -> list[Place]:
         kept = [state for state in self._kept() if not state.taken_over]
         moving = [v for r in self._moving if (v := r()) is not None]
-        return [*map(self._in, self._steps.sessions.that_trained()), Outside(self._steps.variables, kept, moving)]
+        return [*map(self._in, self._steps.sessions.that_trained()), self._outside(kept, moving)]
+
+    def _outside(self, states: Sequence[LocalSGDState], moving: Sequence[Any]) -> Place:
+        return Outside(self._steps.variables, self._steps.holder_of, states, moving)
 
     def _in(self, session: Any) -> Place:
-        sessions, graph = self._steps.sessions, session.graph
-        moving = getattr(graph, _MOVING, ())
-        return InSession(session, sessions.variables(session), sessions.original_run, _states_of(graph), moving)
+        steps, graph = self._steps, session.graph
+        variables, holder = steps.sessions.variables(session), steps.sessions.holder(session)
+        return InSession(variables, holder, _states_of(graph), getattr(graph, _MOVING, ()))
 
     def _end(self, places: Sequence[Place], unless_different: bool = False) -> None:
         """End the open blocks there. The ranks compare first what is open."""

@@ -126,6 +126,7 @@ def replaced() -> Iterator[dict[str, tuple[Any, ...]]]:
             fit=fit,
             moments=Moments(),
             replicas=functions,
+            holder_of=None,
         )
         recorded = Recorded()
         for point in install._TABLE[:-2]:  # the last two patch Python: uncaught exceptions, and exit codes
