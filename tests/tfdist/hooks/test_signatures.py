@@ -78,13 +78,16 @@ class Functions:
 class Argument(list[Any]):
     """An argument with all attributes that wrappers read."""
 
-    fetch = target = ()
+    fetch = target = variables = ()
     built, jit_compile, synchronized, name = True, False, False, "an argument"
     _tfdist_sources: tuple[Any, ...] = ()
     _master = "a server"
 
     def _tf_sess(self) -> None:
         return None
+
+    def keys(self) -> tuple[Any, ...]:
+        return ()
 
 
 class Parts:
