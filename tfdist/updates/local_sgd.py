@@ -107,19 +107,24 @@ class LocalSGD(Stage):
           RuntimeError: it is called inside ``tfdist.alone``.
           DisagreementError: the ranks are in different steps of their blocks, or have trained different variables.
         """
-        self._end(self._places())
+        if self._job.switches.alone_depth:
+            raise RuntimeError(
+                f"rank {self._job.world.rank} ends a block inside tfdist.alone, but all ranks must end it: call "
+                "tfdist.end_block() outside"
+            )
+        self._end(self._places)
 
     def end_or_share(self) -> None:
         """End all open blocks now, unless a rank has another position: rank 0's variables are then taken next.
 
         A checkpoint that one rank restores has a position. Collective: all ranks.
         """
-        self._end(self._places(), unless_different=True)
+        self._end(self._places, unless_different=True)
 
     def end_in(self, session: Any) -> None:
         """End the open blocks of a session that has trained. Collective: all ranks."""
         if session in self._steps.sessions.that_trained():
-            self._end([self._in(session)])
+            self._end(lambda: [self._in(session)])
 
     def _places(self) -> list[Place]:
         kept = [state for state in self._kept() if not state.taken_over]
@@ -134,18 +139,13 @@ class LocalSGD(Stage):
         variables, holder = steps.sessions.variables(session), steps.sessions.holder(session)
         return InSession(variables, holder, _states_of(graph), getattr(graph, _MOVING, ()))
 
-    def _end(self, places: Sequence[Place], unless_different: bool = False) -> None:
+    def _end(self, places: Callable[[], Sequence[Place]], unless_different: bool = False) -> None:
         """End the open blocks there. The ranks compare first what is open."""
         job = self._job
         if job.switches.settings.sync == "gradients" and not self._used:
             return
-        if job.switches.alone_depth:
-            raise RuntimeError(
-                f"rank {job.world.rank} ends a block inside tfdist.alone, but all ranks must end it: call "
-                "tfdist.end_block() outside"
-            )
         with eager.mode():  # also where a graph is the default
-            found = [(p, state, p.position(state)) for p in places for state in p.states]
+            found = [(p, state, p.position(state)) for p in places() for state in p.states]
             open_ = [(p, state, position) for p, state, position in found if position > 0 or state.keeps_back]
             lines = [state.described(position) for _, state, position in open_]
             if not unless_different:
