@@ -314,6 +314,10 @@ def case_an_optimizer_that_is_gone_leaves_no_rank_apart() -> None:
         assert "steps of another optimizer's block" in refusal(train_once)
     tfdist.end_block()  # by the settings with which the block began
     assert all(np.array_equal(own, w.numpy()) for own in everywhere(w.numpy()))
+    gc.collect()
+    with PLAIN.set():
+        train_once()  # a function that is traced now does not refer to what that optimizer had
+    tfdist.end_block()
 
 
 def case_what_is_set_inside_a_block_and_gradients_without_an_optimizer() -> None:

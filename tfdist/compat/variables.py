@@ -6,6 +6,9 @@ import gc
 from collections.abc import Hashable
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context, record
 from tensorflow.python.ops import resource_variable_ops
 
 from tfdist.compat.graphs import is_symbolic
@@ -47,6 +50,18 @@ def reads_own_table(variable: Any) -> bool:
     TensorFlow Recommenders Addons (dynamic_embedding/python/ops/embedding_weights.py, ``TrainableWrapper``)."""
     kinds = type(variable).__mro__
     return any(k.__name__ == "TrainableWrapper" and k.__module__.startswith("tensorflow_recommenders") for k in kinds)
+
+
+def value(variable: Any) -> np.ndarray:
+    """Return the value of an eager variable.
+
+    Unlike ``variable.numpy()`` it does not note the variable as one of a function that is traced now
+    (``FuncGraph.watch_variable``, tensorflow/python/framework/func_graph.py). Such a function could not be called after
+    the end of the variable.
+    """
+    with context.eager_mode(), record.stop_recording():
+        read = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+        return np.asarray(read.numpy())
 
 
 def existing() -> list[Any]:

@@ -11,25 +11,24 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.training import moving_averages
 
+from tfdist.compat.variables import native
 from tfdist.graph.job import Job
 from tfdist.hooks.patches import Patches
 from tfdist.training.steps import Steps
 from tfdist.updates.conditional import due_of, if_due, move_each_step
-from tfdist.updates.local_sgd import local_sgd_of
+from tfdist.updates.local_sgd import moves
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
     """Hook tensorflow/python/training/moving_averages.py."""
-
-    blocks = local_sgd_of(steps)
 
     def apply(original: Callable[..., Any], self: Any, var_list: Any = None) -> Any:
         averaged = tf.compat.v1.trainable_variables() if var_list is None else var_list
         if tf.executing_eagerly() or not job.switches.settings.not_each_step:
             result = original(self, var_list)
             if job.switches.settings.sync != "gradients":
-                kept = [self.average(variable) for variable in averaged]
-                blocks.moves([average for average in kept if average is not None])
+                for variable in averaged:
+                    moves(native(variable), self.average(variable))
             return result
         due = due_of(averaged)
         if due is None:

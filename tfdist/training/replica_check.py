@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 import time
 import weakref
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from tfdist.engine.collective import Collective
 from tfdist.graph.job import Job
-from tfdist.graph.markers import variable_key
 from tfdist.transport import agreement
 from tfdist.transport.interfaces import DisagreementError
 from tfdist.variables import comparison, replica_variables
@@ -149,13 +148,9 @@ class ReplicaCheck:
 
     Args:
       job: the ranks and settings.
-
-    Attributes:
-      starts: variables that hold the values with which a block began, by the keys of the trained variables.
     """
 
     def __init__(self, job: Job) -> None:
-        self.starts: weakref.WeakValueDictionary[Hashable | None, Any] = weakref.WeakValueDictionary()
         self._job = job
         self._told: set[str] = set()
         self._eager: weakref.WeakKeyDictionary[Any, _Steps] = weakref.WeakKeyDictionary()  # by optimizer
@@ -178,7 +173,7 @@ class ReplicaCheck:
         if carrier is None:
             return None
         if blocks:
-            holder = BlockReplicas(holder, lambda v: self.starts.get(variable_key(v), v))
+            holder = BlockReplicas(holder, starts=True)
         steps = self._steps_of(carrier, holder, setting)
         step = carrier.taken - steps.before + 1
         # With a delay a note may have been sent whose answer a later step takes: ``noted`` tells.
@@ -252,7 +247,7 @@ class ReplicaCheck:
         if self._job.switches.settings.check == OFF:
             return
         if self._blocks:
-            holder = BlockReplicas(holder)
+            holder = BlockReplicas(holder, starts=False)
         if len(set(self._job.world.control.arrive(place, replica_variables.digest(holder)))) > 1:
             comparison.settle(self._job.world.control, holder, self._told, None, 0)
 

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tfdist.compat.variables import value
 from tfdist.training.shared_variables import SharedVariables
 from tfdist.updates._local_sgd_state import LocalSGDState
 from tfdist.variables.replica_variables import ReplicaVariables
@@ -20,14 +21,10 @@ class Place(Protocol):
 
     Attributes:
       states: the states there, in the order of their making.
-      moving: moving averages of trained variables there.
     """
 
     @property
     def states(self) -> Sequence[LocalSGDState]: ...  # noqa: D102
-
-    @property
-    def moving(self) -> Sequence[Any]: ...  # noqa: D102
 
     def key(self, variable: Any) -> Any:
         """Return the key of a variable in ``read`` and ``load``."""
@@ -52,7 +49,6 @@ class InSession:
       variables: variables of the session.
       holder: see ``holder``.
       states: states of its graph.
-      moving: moving averages of its graph.
     """
 
     def __init__(
@@ -60,10 +56,9 @@ class InSession:
         variables: SessionVariables,
         holder: ReplicaVariables,
         states: Sequence[LocalSGDState],
-        moving: Sequence[Any],
     ) -> None:
         self._variables, self._holder = variables, holder
-        self.states, self.moving = states, moving
+        self.states = states
 
     def key(self, variable: Any) -> Any:
         return variable.name
@@ -89,7 +84,6 @@ class Outside:
       known: the variables of this process.
       holder_of: function that returns a holder of variables.
       states: all states outside sessions.
-      moving: all moving averages outside sessions.
     """
 
     def __init__(
@@ -97,19 +91,18 @@ class Outside:
         known: SharedVariables,
         holder_of: Callable[[Sequence[Any]], ReplicaVariables],
         states: Sequence[LocalSGDState],
-        moving: Sequence[Any],
     ) -> None:
         self._known, self._holder_of = known, holder_of
-        self.states, self.moving = states, moving
+        self.states = states
 
     def key(self, variable: Any) -> Any:
         return id(variable)
 
     def position(self, state: LocalSGDState) -> int:
-        return int(state.position.numpy())
+        return int(value(state.position))
 
     def read(self, variables: Sequence[Any]) -> Values:
-        return {id(v): np.asarray(v.numpy()) for v in variables}
+        return {id(v): value(v) for v in variables}
 
     def load(self, variables: Sequence[Any], values: Values) -> None:
         with self._known.setting():

@@ -21,8 +21,10 @@ from tfdist.graph.variable_average import Layout, VariableAverage
 from tfdist.updates._optimizer_state import Slot
 from tfdist.updates.bmuf import BlockSettings, fragments_of
 from tfdist.updates.error_feedback import graph_variable
+from tfdist.variables.replica_variables import starts_from
 
 _FOR_EVER = 2**40
+_MOVING = "_tfdist_moving_averages"  # attribute of a trained variable: list of weak references
 Make = Callable[[str, Sequence[int], Any, float], Any]
 
 
@@ -96,6 +98,8 @@ class LocalSGDState:
         self.position = own("block_position", [], tf.int64, -rule.warmup)
         self.starts = like("block_start")
         self.changes = [] if rule.plain else like("block_change")
+        for variable, start in zip(self.variables, self.starts, strict=True):
+            starts_from(variable, start)
         self.statistics: list[Any] = []
         self.slots: list[Slot] = []
         self.in_flight: InFlight | None = None
@@ -107,7 +111,13 @@ class LocalSGDState:
     def all(self) -> list[Any]:
         """All variables that a block's end reads or sets."""
         own = [self.position, *self.starts, *self.changes]
-        return [*self.variables, *self.statistics, *(slot.variable for slot in self.slots), *own]
+        return [*self.variables, *self.statistics, *self.moving, *(slot.variable for slot in self.slots), *own]
+
+    @property
+    def moving(self) -> list[Any]:
+        """Moving averages of the trained variables (``tf.train.ExponentialMovingAverage``)."""
+        there = (average() for variable in self.variables for average in getattr(variable, _MOVING, ()))
+        return [average for average in there if average is not None and average.dtype.is_floating]
 
     def adopt(self, rule: BlockSettings) -> None:
         """Continue with other settings.
@@ -165,6 +175,13 @@ class LocalSGDState:
         """Return an operation that fails if a traced function still trains with the earlier optimizer."""
         told = f"another optimizer has begun to train {name}: with blocks, only one optimizer may train a variable"
         return tf.debugging.assert_greater(position, tf.constant(-_FOR_EVER // 2, tf.int64), message=told)
+
+
+def moves(variable: Any, average: Any) -> None:
+    """Note a moving average of a trained variable."""
+    known = [reference for reference in getattr(variable, _MOVING, ()) if reference() is not None]
+    if all(reference() is not average for reference in known):
+        setattr(variable, _MOVING, [*known, weakref.ref(average)])
 
 
 def of_keras(optimizer: Any, variables: Sequence[Any], rule: BlockSettings) -> LocalSGDState:

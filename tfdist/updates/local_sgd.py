@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.compat import eager, optimizers
-from tfdist.compat.variables import native
+from tfdist.compat.variables import native, value
 from tfdist.core import exclusions
 from tfdist.core.log import announce
 from tfdist.core.settings import SettingsError
@@ -28,13 +28,13 @@ from tfdist.transport import agreement
 from tfdist.updates import _local_sgd_state, _optimizer_state
 from tfdist.updates._block_places import InSession, Outside, Place
 from tfdist.updates._local_sgd_state import LocalSGDState
+from tfdist.updates._local_sgd_state import moves as moves
 from tfdist.updates._local_sgd_step import LocalSGDStep, OwnGradients
 from tfdist.updates.bmuf import BlockSettings
 from tfdist.updates.pipeline import GoOn, Pairs, Stage, Update
 from tfdist.variables.eager_variables import mean_of_ranks
 
 _ATTRIBUTE = "_tfdist_blocks"  # attribute of a session's graph: a list of its states
-_MOVING = "_tfdist_moving_averages"  # the same for moving averages of trained variables
 _PLACE = "the end of a block"
 _DIFFERENT = (
     "the ranks have trained different steps or variables since their blocks began, first at block {}",
@@ -56,7 +56,6 @@ class LocalSGD(Stage):
         self._states: weakref.WeakKeyDictionary[Any, LocalSGDState] = weakref.WeakKeyDictionary()
         # Also states of optimizers that are gone: a block that is open must be ended, and on all ranks.
         self._every: list[tuple[weakref.ref[Any], LocalSGDState]] = []
-        self._moving: list[weakref.ref[Any]] = []
         self._building_for_nothing = self._told = self._used = False
         steps.moments.begins.append(self._forget_in_flight)
 
@@ -127,17 +126,15 @@ class LocalSGD(Stage):
             self._end(lambda: [self._in(session)])
 
     def _places(self) -> list[Place]:
-        kept = [state for state in self._kept() if not state.taken_over]
-        moving = [v for r in self._moving if (v := r()) is not None]
-        return [*map(self._in, self._steps.sessions.that_trained()), self._outside(kept, moving)]
+        return [*map(self._in, self._steps.sessions.that_trained()), self._outside()]
 
-    def _outside(self, states: Sequence[LocalSGDState], moving: Sequence[Any]) -> Place:
-        return Outside(self._steps.variables, self._steps.holder_of, states, moving)
+    def _outside(self) -> Place:
+        states = [state for state in self._kept() if not state.taken_over]
+        return Outside(self._steps.variables, self._steps.holder_of, states)
 
     def _in(self, session: Any) -> Place:
-        steps, graph = self._steps, session.graph
-        variables, holder = steps.sessions.variables(session), steps.sessions.holder(session)
-        return InSession(variables, holder, _states_of(graph), getattr(graph, _MOVING, ()))
+        sessions = self._steps.sessions
+        return InSession(sessions.variables(session), sessions.holder(session), _states_of(session.graph))
 
     def _end(self, places: Callable[[], Sequence[Place]], unless_different: bool = False) -> None:
         """End the open blocks there. The ranks compare first what is open."""
@@ -154,23 +151,8 @@ class LocalSGD(Stage):
                 return
             for place, state, _ in open_:
                 place.load(state.all, self._ended(state, place.read(state.all), place.key))
-            for place in dict.fromkeys(place for place, *_ in open_):
-                whole = [v for v in place.moving if v.dtype.is_floating]
-                means = {key: mean_of_ranks(value, job) for key, value in place.read(whole).items()}
-                place.load(whole, means)
             for place, state, _ in open_:
                 self._steps.replicas.now(_PLACE, place.holder(state))
-
-    def moves(self, averages: Sequence[Any]) -> None:
-        """Note moving averages of trained variables, which the end of a block sets to their means over the ranks."""
-        if self._rule() is None:
-            return
-        if function_state.in_session():
-            graph = tf.compat.v1.get_default_graph()
-            setattr(graph, _MOVING, list(dict.fromkeys([*getattr(graph, _MOVING, ()), *averages])))
-            return
-        known = {id(v) for r in self._moving if (v := r()) is not None}
-        self._moving += [weakref.ref(v) for v in averages if id(v) not in known]
 
     def added(self, optimizer: Any) -> int:
         """Return the number of variables that blocks have added to an optimizer."""
@@ -190,15 +172,10 @@ class LocalSGD(Stage):
 
     def before_saving(self, session: Any = None) -> None:
         """Log, before a checkpoint is written, what it lacks: the other ranks' steps in an open block, or roundings."""
-        if session is None:
-            with eager.mode():
-                places = self._places()[-1:]
-                positions = [p.position(state) for p in places for state in p.states]
-        else:
-            places = [self._in(session)]
-            positions = [p.position(state) for p in places for state in p.states]
-        done = next((position for position in positions if position > 0), 0)
-        kept = any(state.keeps_back for place in places for state in place.states)
+        with eager.mode():
+            place = self._outside() if session is None else self._in(session)
+            done = next((position for state in place.states if (position := place.position(state)) > 0), 0)
+        kept = any(state.keeps_back for state in place.states)
         if not (done or kept) or self._told or self._job.switches.alone_depth:
             return
         self._told = True
@@ -230,7 +207,8 @@ class LocalSGD(Stage):
     def _state(self, optimizer: Any, pairs: Pairs, rule: BlockSettings) -> LocalSGDState:
         variables = [variable for gradient, variable in pairs if gradient is not None]
         if function_state.in_session():
-            return self._noted(_of_graph(variables, rule))
+            self._used = True
+            return _of_graph(variables, rule)
         if optimizer not in self._states:
             if hasattr(optimizer, "stateless_apply") and not optimizer.built:  # Keras 3: build calls ``built`` above
                 optimizer.build([variable for _, variable in pairs])
@@ -252,25 +230,20 @@ class LocalSGD(Stage):
 
     def _add(self, optimizer: Any, variables: Sequence[Any], rule: BlockSettings) -> None:
         keys = {variable_key(native(v)) for v in variables}
-        with tf.init_scope():
-            known = self._kept()
-        for other in known:
+        for other in self._kept():
             if other.taken_over or keys.isdisjoint(other.keys):
                 continue
+            done = int(value(other.position))
+            if done > 0:
+                raise RuntimeError(
+                    f"{type(optimizer).__name__} is to train {other.names[0]} after {done} steps of another "
+                    "optimizer's block. Call tfdist.end_block() on all ranks before"
+                )
             with tf.init_scope(), self._steps.variables.setting():
-                if other.position.numpy() > 0:
-                    raise RuntimeError(
-                        f"{type(optimizer).__name__} is to train {other.names[0]} after {int(other.position.numpy())} "
-                        "steps of another optimizer's block. Call tfdist.end_block() on all ranks before"
-                    )
                 other.take_over()
-        state = self._states[optimizer] = self._noted(_local_sgd_state.make_for(optimizer, variables, rule))
-        self._every.append((weakref.ref(optimizer), state))
-
-    def _noted(self, state: LocalSGDState) -> LocalSGDState:
+        state = self._states[optimizer] = _local_sgd_state.make_for(optimizer, variables, rule)
         self._used = True
-        self._steps.replicas.starts.update(zip(state.keys, state.starts, strict=True))
-        return state
+        self._every.append((weakref.ref(optimizer), state))
 
     def _kept(self) -> list[LocalSGDState]:
         """Return the states outside sessions; those of optimizers that are gone only if a block is open.
@@ -280,7 +253,7 @@ class LocalSGD(Stage):
         self._every = [
             (optimizer, state)
             for optimizer, state in self._every
-            if optimizer() is not None or state.position.numpy() > 0 or state.keeps_back
+            if optimizer() is not None or value(state.position) > 0 or state.keeps_back
         ]
         return [state for _, state in self._every]
 
@@ -320,7 +293,11 @@ class LocalSGD(Stage):
             if state.changes:
                 new[key(state.changes[n])] = np.asarray(change, own.dtype)
         if open_:
-            whole = [*state.statistics, *(slot.variable for slot in state.slots if rule.state == "average")]
+            whole = [
+                *state.statistics,
+                *state.moving,
+                *(slot.variable for slot in state.slots if rule.state == "average"),
+            ]
             new.update({key(v): mean_of_ranks(now[key(v)], self._job) for v in whole})
             for variable, initial in state.slots if rule.state == "reset" else ():
                 new[key(variable)] = np.full_like(now[key(variable)], initial)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+import weakref
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -12,6 +13,7 @@ from tfdist.transport import agreement
 
 TRAINED, READ = "trained", "read"  # kinds; another is ``of`` and an optimizer's class
 DIGEST_BITS = 48
+_START = "_tfdist_block_start"  # attribute of a trained variable: weak reference
 
 
 class ReplicaVariable(NamedTuple):
@@ -72,12 +74,12 @@ class BlockReplicas:
 
     Args:
       holder: holder of all variables of the training.
-      stand_in: function that returns a variable to compare in place of a trained variable.
+      starts: True to compare, in place of trained variables, the values with which their blocks began.
     """
 
-    def __init__(self, holder: ReplicaVariables, stand_in: Callable[[Any], Any] = lambda variable: variable) -> None:
+    def __init__(self, holder: ReplicaVariables, starts: bool) -> None:
         self._holder = holder
-        self._stand_in = stand_in
+        self._starts = starts
         self.identity = holder.identity
         self.read = holder.read
         self.load = holder.load
@@ -90,7 +92,17 @@ class BlockReplicas:
 
     def held(self) -> list[ReplicaVariable]:
         known = [one for one in self._holder.held() if one.kind in (TRAINED, READ)]
-        return [one._replace(variable=self._stand_in(one.variable)) if one.kind == TRAINED else one for one in known]
+        return [one._replace(variable=_start_of(one.variable)) if self._starts else one for one in known]
+
+
+def starts_from(variable: Any, start: Any) -> None:
+    """Note the variable that has the value with which a trained variable's block began."""
+    setattr(variable, _START, weakref.ref(start))
+
+
+def _start_of(variable: Any) -> Any:
+    start = getattr(variable, _START, lambda: None)()
+    return variable if start is None else start
 
 
 def digest(holder: ReplicaVariables) -> int:
