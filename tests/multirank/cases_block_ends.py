@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tempfile
 import time
 from collections.abc import Callable
@@ -115,6 +116,22 @@ def case_all_sessions_end_their_blocks() -> None:
         for session, _, w, moved in made:
             assert alike(session.run(w)) and alike(session.run(moved))
             session.close()
+
+
+def case_a_session_that_was_dropped_is_no_difference() -> None:
+    """Each rank collects garbage at another time."""
+    with settings(through_mpi()):
+        tfdist.configure(sync="diloco", block_steps=6)
+        with tf.Graph().as_default() as graph:
+            w = v1.get_variable("w", [4], initializer=v1.zeros_initializer())
+            train = v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum((w - RANK) ** 2))
+            graph.session = v1.Session()  # only the garbage collector finds it
+            graph.session.run(v1.global_variables_initializer())
+            graph.session.run(train)
+        del graph, w, train
+        if RANK:
+            gc.collect()
+        tfdist.end_block()
 
 
 def case_moving_averages_of_keras_are_those_of_all_ranks() -> None:

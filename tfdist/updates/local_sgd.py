@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -41,6 +42,14 @@ _DIFFERENT = (
     "Run the same training steps on all ranks before a block ends. Give them the same number of batches "
     "(tfdist.shard), and let all of them decide alike what to train (tfdist.all_reduce)",
 )
+
+
+class _Open(NamedTuple):
+    """Open block: its state, where it is, and its position."""
+
+    place: Place
+    state: LocalSGDState
+    position: int
 
 
 class LocalSGD(Stage):
@@ -142,17 +151,26 @@ class LocalSGD(Stage):
         if job.switches.settings.sync == "gradients" and not self._used:
             return
         with eager.mode():  # also where a graph is the default
-            found = [(p, state, p.position(state)) for p in places() for state in p.states]
-            open_ = [(p, state, position) for p, state, position in found if position > 0 or state.keeps_back]
-            lines = [state.described(position) for _, state, position in open_]
-            if not unless_different:
-                agreement.agree(job.world.control, lines, _PLACE, _DIFFERENT)
-            elif len(set(job.world.control.arrive(_PLACE, agreement.number(lines)))) > 1:
-                return
+            open_ = self._open(places())
+            if self._ranks_differ(open_):
+                open_ = []
+                gc.collect()  # each rank may have kept another session that its script has dropped
+                open_ = self._open(places())
+                if unless_different and self._ranks_differ(open_):
+                    return
+                agreement.agree(job.world.control, _described(open_), _PLACE, _DIFFERENT)
             for place, state, _ in open_:
                 place.load(state.all, self._ended(state, place.read(state.all), place.key))
             for place, state, _ in open_:
                 self._steps.replicas.now(_PLACE, place.holder(state))
+
+    @staticmethod
+    def _open(places: Sequence[Place]) -> list[_Open]:
+        found = [_Open(p, state, p.position(state)) for p in places for state in p.states]
+        return [one for one in found if one.position > 0 or one.state.keeps_back]
+
+    def _ranks_differ(self, open_: Sequence[_Open]) -> bool:
+        return len(set(self._job.world.control.arrive(_PLACE, agreement.number(_described(open_))))) > 1
 
     def added(self, optimizer: Any) -> int:
         """Return the number of variables that blocks have added to an optimizer."""
@@ -334,6 +352,10 @@ class LocalSteps(Stage):
 
     def update(self, update: Update, go_on: GoOn) -> Any:
         return go_on(self._blocks.begun(update))
+
+
+def _described(open_: Sequence[_Open]) -> list[str]:
+    return [one.state.described(one.position) for one in open_]
 
 
 def _states_of(graph: Any) -> list[LocalSGDState]:
