@@ -190,13 +190,6 @@ MUTANTS = (
     Mutant("Keras's moving averages stay", "updates/local_sgd.py", "state.statistics += map(", "cases_block_ends"),
     Mutant("garbage is a difference", "updates/local_sgd.py", "gc.collect()", "cases_block_ends", new="pass"),
     Mutant("a state of other blocks is loaded as it is", "hooks/checkpoints.py", '"load_own_variables"', "block_ends"),
-    Mutant(
-        "a position is one of a traced function's variables",
-        "compat/variables.py",
-        "np.asarray(read.numpy())",
-        "cases_local_sgd",
-        new="np.asarray(variable.numpy())",
-    ),
     Mutant("a scale is ignored", "updates/bmuf.py", "if settings.block_scale:", "diloco", new="if False:"),
     Mutant(
         "hosts that come late are given up",

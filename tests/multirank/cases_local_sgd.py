@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import gc
 import tempfile
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -314,10 +315,33 @@ def case_an_optimizer_that_is_gone_leaves_no_rank_apart() -> None:
         assert "steps of another optimizer's block" in refusal(train_once)
     tfdist.end_block()  # by the settings with which the block began
     assert all(np.array_equal(own, w.numpy()) for own in everywhere(w.numpy()))
-    gc.collect()
+
+
+def case_what_blocks_have_made_goes_with_the_optimizer() -> None:
+    """A function that was traced while it was there does not need it."""
     with PLAIN.set():
-        train_once()  # a function that is traced now does not refer to what that optimizer had
-    tfdist.end_block()
+        w = tf.Variable([1.0])
+
+        def training() -> Any:
+            optimizer = keras.optimizers.SGD(1.0)
+            optimizer.itself = [optimizer]  # only the garbage collector finds it
+            return tf.function(lambda: optimizer.apply_gradients([(w * (RANK + 1), w)]))
+
+        def traced_beside_another() -> tuple[Any, weakref.ref[Any]]:
+            training()()
+            tfdist.end_block()
+            state = weakref.ref(job_blocks()._every[-1][1])
+            function = training()
+            function.get_concrete_function()
+            return function, state
+
+        function, state = traced_beside_another()
+        gc.collect()
+        tfdist.end_block()
+        gc.collect()
+        assert state() is None
+        function()
+        tfdist.end_block()
 
 
 def case_what_is_set_inside_a_block_and_gradients_without_an_optimizer() -> None:

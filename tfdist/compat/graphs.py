@@ -92,13 +92,15 @@ def compiled() -> str | None:
     """Return the name of the function that is being traced with ``jit_compile=True``; None if there is none.
 
     The flag is an attribute of the ``tf.function`` object, whose method is on the call stack
-    (tensorflow/python/eager/polymorphic_function/polymorphic_function.py).
+    (tensorflow/python/eager/polymorphic_function/polymorphic_function.py). Only there are local variables read: a
+    frame whose ``f_locals`` was read keeps what it has deleted since.
     """
     frame = sys._getframe()
     while frame is not None:
-        owner = frame.f_locals.get("self")
-        if isinstance(owner, polymorphic_function.Function) and owner._jit_compile:
-            return str(owner.python_function.__name__)
+        if frame.f_globals.get("__name__") == polymorphic_function.__name__:
+            owner = frame.f_locals.get("self")
+            if isinstance(owner, polymorphic_function.Function) and owner._jit_compile:
+                return str(owner.python_function.__name__)
         frame = frame.f_back  # type: ignore[assignment]
     return None
 

@@ -171,7 +171,9 @@ class LocalSGDStep:
         names = [*(state.names[n] for n in own), *map(_name, whole)]
         place = f", blocks {state.number}" if self._rule.delay else ""
         format = FORMATS[job.switches.settings.compression]
-        average = VariableAverage(values, len(own), names, format, job, self._made_by, place, f"blocks: {self._rule}")
+        # A collective waits for other ranks with its release: it must not hold this step and its variables.
+        made_by = functools.partial(_made_by, job)
+        average = VariableAverage(values, len(own), names, format, job, made_by, place, f"blocks: {self._rule}")
         collective, layout = average.collective, average.layout
         state.averages(number, average)
         if not self._rule.delay:
@@ -229,8 +231,9 @@ class LocalSGDStep:
     def _mixed(self, variable: Any, value: tf.Tensor) -> tf.Tensor:
         return self._rule.mixed(variable.read_value(), value) if self._rule.delay else value
 
-    def _made_by(self) -> dict[str, object]:
-        return {name: getattr(self._job.switches.settings, name) for name in _MADE_BY}
+
+def _made_by(job: Job) -> dict[str, object]:
+    return {name: getattr(job.switches.settings, name) for name in _MADE_BY}
 
 
 def _statistics(variables: SharedVariables, state: LocalSGDState) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,14 @@ def test_which_function_is_compiled() -> None:
         tf.function(step, jit_compile=jit_compile, autograph=False)(tf.constant(1.0))
     assert [name for name in seen if name] == ["step"] * (len(seen) // 2)
     assert seen[0] is None
+
+
+def test_a_caller_keeps_nothing_that_it_deletes() -> None:
+    held = tf.Module()
+    known = weakref.ref(held)
+    graphs.compiled()
+    del held
+    assert known() is None
 
 
 class TestEager:
