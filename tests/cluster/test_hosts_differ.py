@@ -110,10 +110,10 @@ def test_each_host_is_named_with_what_it_lacks(many: Hosts, tmp_path: Path) -> N
         "node12": r"takes node1 for itself \(127\.0\.1\.1\), and its ranks would .*; give node1 this machine's .*",
         "node13": r"does not know the name node1, by which its ranks are to find this machine; put it into .* there",
         "node14": r"there is no way to node6 \(10\.77\.0\.6: No route to host\); look at routes and firewalls: .*",
-        "node15": r"cannot be reached: no ssh server listens there \(.*\); start sshd there, or leave node15 out of -H",
+        "node15": r"cannot be reached: no ssh server listens there \(.*\); start sshd there, or leave node15 out",
         "node16": r".*/python is not there \(.*\); install the same environment under this path on all machines",
         "node17": r"nothing can be written to /dev/shm \(No space left on device\); delete something there",
-        "nowhere.invalid": r"cannot be reached: this name does not resolve here \(.*\); correct it in -H, .*",
+        "nowhere.invalid": r"cannot be reached: this name does not resolve here \(.*\); correct it, or put it into /etc/hosts .*",
     }
     if "Open MPI" in host_check.facts_here(sys.executable)["mpi"]:  # ranks find each other by addresses
         del expected["node12"], expected["node13"]
