@@ -48,6 +48,7 @@ def test_a_script_for_one_process(name: str) -> None:
     assert said[0][1] < said[0][0]
 
 
+@pytest.mark.long("launch/test_run.py restarts jobs, and nmt/runs/test_long_runs.py continues from checkpoints")
 def test_restart(tmp_path: Path) -> None:
     """A rank dies at step 120; the second attempt continues from the checkpoint of step 100."""
     command = [sys.executable, str(TFDIST_RUN), "-n", "2", "--max-restarts", "1", sys.executable]

@@ -32,6 +32,7 @@ def test_ranks_that_wait_for_different_operations(tmp_path: Path) -> None:
     assert "'other' has not been begun by rank 1" in finished.errors
 
 
+@pytest.mark.long("the wait is that of all exchanges")
 def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
     finished = run(
         tmp_path,

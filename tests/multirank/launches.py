@@ -206,7 +206,7 @@ _LAUNCHES = (
         "nodes of two and one",
         3,
         (*_ADDING, "cases_int8.", *_of("streamed_blocks", "few", "the_sum", "rounding")),
-        long=_of("engine", "every", "many", "random", "large"),
+        long=(*_of("engine", "every", "many", "random", "large"), *_of("streamed_blocks", "few")),
         settings=(("TFDIST_NODE_SIZE", "2"), _DIRECT),
         more=(*_SPARSE, "cases_streamed_blocks."),
     ),

@@ -131,6 +131,7 @@ def test_the_client_has_one_message_for_a_mistake(raw_run: Path, tmp_path: Path)
         assert done.returncode == 1 and message in last and b"Traceback" not in done.stderr, done.stderr
 
 
+@pytest.mark.long("translations with the client are compared line by line above")
 def test_the_client_ends_lines_as_this_package_does(raw_run: Path, tmp_path: Path) -> None:
     """A line separator of Unicode ends no line. A reader that goes away ends the client without a message."""
     assert main(["export", f"--model={raw_run}/run", f"--export_dir={tmp_path}/model"]) == 0

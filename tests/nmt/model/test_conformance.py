@@ -90,7 +90,7 @@ def greedy_logits_sum(translator: LSTMTranslator, session: Any) -> float:
     "case",
     [
         pytest.param(case, marks=pytest.mark.long("the same attentions and layers as others"))
-        if case in ("bahdanau", "luong", "four layers", "gnmt")
+        if case in ("bahdanau", "normed_bahdanau", "luong", "bi", "four layers", "gnmt")
         else case
         for case in STATED
     ],

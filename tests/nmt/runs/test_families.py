@@ -30,7 +30,10 @@ def told(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return line
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    [f if f == "transformer" else pytest.param(f, marks=pytest.mark.long("the program is the same")) for f in FAMILIES],
+)
 def test_a_family_trains_and_translates(toy: Any, family: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(flags(toy, family, *ADAM, "--num_train_steps=80", "--steps_per_external_eval=40", "--avg_ckpts")) == 0
     perplexities = [float(value) for value in re.findall(r"step \d+ lr .* ppl ([\d.]+) gN", capsys.readouterr().out)]
