@@ -123,6 +123,14 @@ def test_a_tensorflow_that_does_not_fit(tmp_path: Path, module: str, said: str) 
     assert "imported" not in finished.output
 
 
+def test_no_tensorflow_and_nothing_that_comes_with_it() -> None:
+    missing = "tensorflow", "ml_dtypes", "keras", "h5py", "google", "wrapt"
+    hidden = f"import sys; sys.modules.update(dict.fromkeys({missing}))"
+    finished = mpirun(2, ["-c", f"{hidden}; import tfdist"], 60)
+    said = "TensorFlow cannot be imported (import of tensorflow halted; None in sys.modules): pip install"
+    assert finished.code and finished.errors.count(said) == 1 and "Traceback" not in finished.errors, finished
+
+
 def test_a_newer_tensorflow_is_remarked_once() -> None:
     program = (
         "import tensorflow as tf; tf.__version__ = '9.0.0'; import tfdist; "

@@ -11,7 +11,6 @@ import json
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-import ml_dtypes
 import numpy as np
 
 from tfdist.core.reduce_ops import Op
@@ -173,6 +172,8 @@ def _limits(dtype: np.dtype) -> tuple[float, float, float]:
     if dtype.kind in "iu":
         return _INTEGER_EPSILON, float(np.iinfo(dtype).max), 0.0
     # NumPy knows no bfloat16 and no float8.
+    import ml_dtypes  # comes with TensorFlow, which may be missing: the import of tfdist says so
+
     found: Any = ml_dtypes.finfo(dtype)
     # TensorFlow's threads take denormal numbers for zero. Narrow dtypes are added as float32.
     normal = np.finfo(np.float64 if dtype in (np.float64, np.complex128) else np.float32).tiny
