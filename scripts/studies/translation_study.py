@@ -122,13 +122,14 @@ def train(
 def training_flags(name: str, options: argparse.Namespace, folder: Path, steps: int) -> list[str]:
     """Return the flags of a training with this name; the study's own flags come after them."""
     data = folder / "data"
+    often = -(-steps // 40)  # perplexities come at each tenth one: together with translations, blocks end once for both
     return [
         "--src=en", "--tgt=de", f"--train_prefix={data}/train", f"--dev_prefix={data}/dev",
         f"--test_prefix={data}/test", f"--vocab_prefix={data}/vocab", f"--out_dir={folder}/{name}",
         *FAMILIES[options.family], f"--num_units={options.units}",
         "--optimizer=adam", f"--learning_rate={options.learning_rate}", "--warmup_steps=300", "--decay_scheme=luong5",
         f"--batch_size={options.batch}", f"--num_train_steps={steps}", "--noevaluate_epochs",
-        f"--steps_per_external_eval={max(1, steps // 4)}", f"--steps_per_stats={max(1, steps // 40)}",
+        f"--steps_per_external_eval={10 * often}", f"--steps_per_stats={often}",
         "--subword_option=bpe", "--beam_width=5", "--length_penalty_weight=1.0", f"--random_seed={options.seed}",
         "--eval_mode=shared",
     ]  # fmt: skip
