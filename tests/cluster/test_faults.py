@@ -25,7 +25,7 @@ from tfdist.launch import host_check
 pytestmark = [pytest.mark.long("several hosts"), pytest.mark.skipif(bool(obstacle()), reason=obstacle())]
 
 ABORT_SECONDS = 12  # on two busy cores a rank has built its first step for longer than 6 s
-# For jobs that are to end well: on two busy cores a rank has built its first step for longer than that.
+# For jobs that are to end well.
 HEALTHY = {"TFDIST_STALL_ABORT_SECONDS": "60"}
 END_SECONDS = ABORT_SECONDS + 60  # ssh takes 30 s to notice that a host is gone
 START_SECONDS = 90

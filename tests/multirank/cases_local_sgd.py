@@ -289,15 +289,20 @@ def case_several_steps_an_execution_and_tf_keras() -> None:
             np.testing.assert_allclose(np.squeeze(layer.get_weights()[0]), plain(6), rtol=1e-5)
 
 
+def training(w: Any) -> Any:
+    """Return a function that trains with an optimizer of its own, which only the garbage collector finds."""
+    optimizer = keras.optimizers.SGD(1.0)
+    optimizer.itself = [optimizer]
+    return tf.function(lambda: optimizer.apply_gradients([(w * (RANK + 1), w)]))
+
+
 def case_an_optimizer_that_is_gone_leaves_no_rank_apart() -> None:
     """Its block is ended on all ranks, also if only one has collected it as garbage."""
     with PLAIN.set():
         w = tf.Variable([1.0])
 
         def train_once() -> None:
-            optimizer = keras.optimizers.SGD(1.0)
-            optimizer.itself = [optimizer]  # only the garbage collector finds it
-            tf.function(lambda: optimizer.apply_gradients([(w * (RANK + 1), w)]))()
+            training(w)()
 
         train_once()
         np.testing.assert_allclose(w.numpy(), [-RANK])
@@ -322,16 +327,11 @@ def case_what_blocks_have_made_goes_with_the_optimizer() -> None:
     with PLAIN.set():
         w = tf.Variable([1.0])
 
-        def training() -> Any:
-            optimizer = keras.optimizers.SGD(1.0)
-            optimizer.itself = [optimizer]  # only the garbage collector finds it
-            return tf.function(lambda: optimizer.apply_gradients([(w * (RANK + 1), w)]))
-
         def traced_beside_another() -> tuple[Any, weakref.ref[Any]]:
-            training()()
+            training(w)()
             tfdist.end_block()
             state = weakref.ref(job_blocks()._every[-1][1])
-            function = training()
+            function = training(w)
             function.get_concrete_function()
             return function, state
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import context, record
 from tensorflow.python.ops import resource_variable_ops
 
+from tfdist.compat import eager
 from tfdist.compat.graphs import is_symbolic
 
 
@@ -59,7 +59,7 @@ def value(variable: Any) -> np.ndarray:
     (``FuncGraph.watch_variable``, tensorflow/python/framework/func_graph.py). Such a function could not be called after
     the end of the variable.
     """
-    with context.eager_mode(), record.stop_recording():
+    with eager.mode(), eager.unrecorded():
         read = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
         return np.asarray(read.numpy())
 
