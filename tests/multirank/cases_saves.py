@@ -275,10 +275,18 @@ def case_paths_of_some_ranks() -> None:
 
 
 def case_ranks_in_groups_are_not_waited_for() -> None:
-    """Ranks that wait in a group's collective for a rank that saves do not continue before it arrives."""
+    """Ranks that wait in a group's collective for a rank that saves do not continue before it arrives.
+
+    Since the last use of that group they have used many others: a rank publishes the last call of each.
+    """
     values = Values()
     checkpoint = tf.train.Checkpoint(values=values)
-    ends, last = tfdist.new_group([0, SIZE - 1]), tfdist.new_group(sorted({1 % SIZE, SIZE - 1}))
+    groups = [tfdist.new_group(ranks) for ranks in ([0, SIZE - 1], sorted({1 % SIZE, SIZE - 1}))]
+    ends, last = groups
+    groups += [tfdist.new_group(range(SIZE)) for _ in range(250)]
+    for group in groups:
+        if RANK in group.ranks:
+            tfdist.all_reduce(1.0, group=group)
     with shared_folder() as folder:
         for number in range(2):
             values.set(number)
@@ -292,8 +300,8 @@ def case_ranks_in_groups_are_not_waited_for() -> None:
                 tfdist.all_reduce(1.0, group=ends)
             checkpoint.write(f"{folder}/all")
             assert in_checkpoint(f"{folder}/all") == 10 * number
-    ends.close()
-    last.close()
+    for group in groups:
+        group.close()
 
 
 def case_what_goes_wrong_goes_wrong_everywhere() -> None:

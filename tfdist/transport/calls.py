@@ -17,6 +17,8 @@ import dataclasses
 import hashlib
 from collections.abc import Mapping
 
+from tfdist.transport.line_filter import may_hold
+
 _LINE_BITS = 62  # as a signed number, and never 0
 
 
@@ -47,17 +49,19 @@ class Report:
 
     Attributes:
       waits: calls in which its program has been held up for long; None: unknown, or other threads of it may go on.
-      entered: the last number that it has entered on each line.
-      complete: True if no line is left out of ``entered``.
+      entered: the last number that it has entered on each line, if there was room.
+      complete: True if every other line that it has entered is in ``left_out``.
+      left_out: filter of lines that had no room, see ``line_filter``.
     """
 
     waits: tuple[Call, ...] | None = None
     entered: Mapping[int, int] = dataclasses.field(default_factory=dict)
     complete: bool = False
+    left_out: bytes = b""
 
     def knows(self, call: Call) -> bool:
         """Whether the report says anything about a call."""
-        return self.complete or call.line in self.entered
+        return call.line in self.entered or (self.complete and not may_hold(self.left_out, call.line))
 
     def has_not_come_to(self, call: Call) -> bool:
         """Whether the rank is known not to have entered a call."""

@@ -1,7 +1,8 @@
 """State line: memory in which a rank publishes its state, and which other ranks read while they wait for it.
 
 It has four records: the rank's state, the place of its program, the calls in which it waits, and its saves. A table
-follows with the number that it has come to on each line of operations; every exchange writes to this table.
+follows with the number that it has come to on each line of operations; every exchange writes to this table. Without
+room for a new line, the one without an exchange for the longest time is left out. A filter tells which were left out.
 """
 
 from __future__ import annotations
@@ -18,16 +19,20 @@ from typing import Protocol
 import numpy as np
 
 from tfdist.transport.calls import Call, Report
+from tfdist.transport.line_filter import FILTER_BYTES, add
 
-LINE_BYTES = 8192
+LINE_BYTES = 16384
 _STATE_BYTES, _PLACE_BYTES, _WAITS_BYTES, _SAVES_BYTES = 640, 384, 256, 2048
 _HEAD_BYTES = 8  # checksum and length, uint32 each
 SAVES_BYTES = _SAVES_BYTES - _HEAD_BYTES
-# An entry of the table: line, number, and the exclusive or of both, int64 each. The first entry tells whether lines
-# were left out, and the rank's position.
-_ENTRY = 3
+# An entry of the table, int64 [2]: line; and number, with some bits of the line. While a line is being replaced, these
+# bits differ. The first entry tells the rank's position.
+_ENTRY = 2
+_LINE_BITS = 20
+_LINE_MASK = (1 << _LINE_BITS) - 1
 _POSITION = 1
-_ENTRIES = (LINE_BYTES - _STATE_BYTES - _PLACE_BYTES - _WAITS_BYTES - _SAVES_BYTES) // (8 * _ENTRY)
+_TABLE_BYTES = LINE_BYTES - _STATE_BYTES - _PLACE_BYTES - _WAITS_BYTES - _SAVES_BYTES - FILTER_BYTES
+_ENTRIES = _TABLE_BYTES // (8 * _ENTRY)
 _UNKNOWN = "null"
 
 
@@ -108,10 +113,11 @@ class StateLine:
     """
 
     def __init__(self, memory: np.ndarray) -> None:
-        ends = np.cumsum([_STATE_BYTES, _PLACE_BYTES, _WAITS_BYTES, _SAVES_BYTES])
-        self._state, self._place, self._waits, self._saves, table = np.split(memory, ends)
+        ends = np.cumsum([_STATE_BYTES, _PLACE_BYTES, _WAITS_BYTES, _SAVES_BYTES, _TABLE_BYTES])
+        self._state, self._place, self._waits, self._saves, table, left_out = np.split(memory, ends)
         # Scalars of a memoryview cost a third of NumPy's.
         self._table = table.data.cast("B").cast("q")
+        self._left_out = left_out.data.cast("B")
         self._entries: dict[int, int] = {}  # entry of each line
         self._used = [0] * _ENTRIES  # last write to each entry, by ``_clock``
         self._clock = 0
@@ -146,9 +152,7 @@ class StateLine:
                 entry = self._new_entry(line)
         self._clock += 1
         self._used[entry] = self._clock
-        at = _ENTRY * entry
-        self._table[at + 1] = number
-        self._table[at + 2] = line ^ number
+        self._table[_ENTRY * entry + 1] = number << _LINE_BITS | line & _LINE_MASK
         if position:
             self._table[_POSITION] = position
 
@@ -158,7 +162,8 @@ class StateLine:
         else:
             oldest = min(self._entries, key=lambda other: self._used[self._entries[other]])
             entry = self._entries.pop(oldest)
-            self._table[0] = 1
+            # Before it leaves the table: a reader reads the table first, and finds it in one of them.
+            add(self._left_out, oldest)
         self._entries[line] = entry
         self._table[_ENTRY * entry] = line
         return entry
@@ -177,14 +182,15 @@ class StateLine:
 
     def _report(self, waits: str | None) -> Report:
         table = np.frombuffer(self._table, np.int64, _ENTRIES * _ENTRY).copy().reshape(_ENTRIES, _ENTRY)
-        complete, rows = not table[0, 0], table[1:].tolist()
-        whole = {line: number for line, number, both in rows if line and line ^ number == both}
-        complete = complete and len(whole) == sum(bool(line) for line, *_ in rows)
-        if not waits:
-            return Report(None if waits is None else (), whole, complete)
-        said = json.loads(waits)
-        calls = None if said is None else tuple(Call(n, m, r if r is None else tuple(r)) for n, m, r in said)
-        return Report(calls, whole, complete)
+        left_out = self._left_out.tobytes()
+        rows = table[1:][table[1:, 0] != 0].tolist()
+        whole = {line: number >> _LINE_BITS for line, number in rows if (line ^ number) & _LINE_MASK == 0}
+        return Report(_calls(waits), whole, len(whole) == len(rows), left_out if left_out.strip(b"\0") else b"")
+
+
+def _calls(waits: str | None) -> tuple[Call, ...] | None:
+    said = json.loads(waits or "[]") if waits is not None else None
+    return None if said is None else tuple(Call(n, m, r if r is None else tuple(r)) for n, m, r in said)
 
 
 def _write(memory: np.ndarray, content: bytes) -> None:

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from tfdist.transport.calls import Call, Report
+from tfdist.transport.calls import Call, Report, line_number
 from tfdist.transport.state_line import LINE_BYTES, RankState, StateLine, clipped
 
 
@@ -65,22 +65,36 @@ def test_where_a_rank_is_on_each_line() -> None:
 
 
 def test_lines_that_have_no_room_are_told_of() -> None:
+    """Of a line that made room nothing is concluded; of a line that was never entered it still is."""
     _, rank = line()
-    for number in range(300):
-        rank.enter(1000 + number, number)
+    lines = [line_number(f"group {number}") for number in range(1000)]
+    for number, left in enumerate(lines):
+        rank.enter(left, number)
         rank.enter(7, number)
     state = rank.read()
-    assert state is not None and not state.calls.complete
-    assert state.calls.entered[7] == 299 and state.calls.entered[1299] == 299 and 1000 not in state.calls.entered
+    assert state is not None
+    assert state.calls.entered[7] == 999 and state.calls.entered[lines[-1]] == 999
+    assert lines[0] not in state.calls.entered
+    assert state.calls.has_not_come_to(Call(7, 1000)) and not state.calls.has_not_come_to(Call(7, 999))
+    assert not any(state.calls.has_not_come_to(Call(left, number)) for number, left in enumerate(lines))
+    never = [Call(line_number(f"other group {number}"), 1) for number in range(1000)]
+    assert sum(map(state.calls.has_not_come_to, never)) >= 995
+    rank.enter(lines[0], 3)
+    state = rank.read()
+    assert state is not None and state.calls.has_not_come_to(Call(lines[0], 4))
+
+
+def test_calls_that_have_no_room_are_unknown() -> None:
+    _, rank = line()
     rank.tell_waits([Call(n, n, tuple(range(20))) for n in range(9)])
     state = rank.read()
     assert state is not None and state.calls.waits is None
 
 
-def test_a_number_that_is_being_written_is_not_read() -> None:
+def test_an_entry_that_is_being_replaced_is_not_read() -> None:
     memory, rank = line()
     rank.enter(7, 1)
     table = memory.view(np.int64)
-    table[np.flatnonzero(table == 7)[0] + 1] = 2  # their exclusive or is not written yet
+    table[np.flatnonzero(table == 7)[0]] = 8  # its number is not written yet
     state = rank.read()
     assert state is not None and state.calls.entered == {} and not state.calls.complete
