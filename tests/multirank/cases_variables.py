@@ -7,15 +7,17 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 import tfdist
-from tests.multirank.inside import broadcasts, everywhere, state_of
+from tests.multirank.inside import broadcasts, everywhere, job, state_of
 from tests.multirank.oracle import data, mine, model, v1, without_tfdist
 from tests.named import subtest
+from tfdist.transport.interfaces import Channel
 
 
 def graph_with_model(seed: int, **options: Any) -> tuple[tf.Graph, Any]:
@@ -74,6 +76,30 @@ def case_one_fused_node_behind_the_initialiser() -> None:
     assert len(added) == (tfdist.size() > 1), added
     with v1.Session(graph=graph) as session:
         session.run(init)
+        assert_equal_on_all_ranks(values(session))
+
+
+def case_only_values_that_differ_travel() -> None:
+    """With the initialiser those that each rank has drawn; before the first step those that were set since."""
+    graph, step = graph_with_model(tfdist.rank())
+    control, sent = job().world.control, Counter[int]()
+    send = type(control).broadcast
+
+    def counting(channel: Channel, array: np.ndarray, root: int = 0) -> None:
+        sent.update([array.size] if channel is control else [])
+        send(channel, array, root)  # type: ignore[arg-type]
+
+    with v1.Session(graph=graph) as session, mock.patch.object(type(control), "broadcast", counting):
+        with graph.as_default():
+            session.run(v1.global_variables_initializer())
+        several = tfdist.size() > 1
+        # w, b and e; not s, the global step, and Adam's powers and moments
+        assert sent == (Counter([15, 3, 21]) if several else Counter()), sent
+        sent.clear()
+        with graph.as_default():
+            v1.trainable_variables()[1].load(np.full(3, tfdist.rank(), np.float32), session)
+        session.run(step, feed())
+        assert sent == (Counter([3]) if several else Counter()), sent
         assert_equal_on_all_ranks(values(session))
 
 

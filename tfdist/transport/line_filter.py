@@ -6,8 +6,8 @@ line of which one bit is not set was never added. Bits are never cleared, so thi
 
 from __future__ import annotations
 
-FILTER_BYTES = 4096
-_INDEX_BITS = 15  # of a bit among 8 * FILTER_BYTES
+FILTER_BYTES = 2048
+_INDEX_BITS = 14  # of a bit among 8 * FILTER_BYTES
 _BITS_OF_A_LINE = 4  # of its 62 bits, which are a digest already: see ``calls.line_number``
 
 
@@ -27,7 +27,7 @@ def may_hold(bits: bytes, line: int) -> bool:
 
     Args:
       bits: FILTER_BYTES bytes; empty: no line was added.
-      line: line of operations. With 1,000 lines added, a wrong True has a probability of 0.0002; with 5,000 of 0.05.
+      line: line of operations. With 1,000 lines added, a wrong True has a probability of 0.002; with 5,000 of 0.25.
     """
     return bool(bits) and all(bits[index >> 3] >> (index & 7) & 1 for index in _indices(line))
 

@@ -21,7 +21,7 @@ import numpy as np
 from tfdist.transport.calls import Call, Report
 from tfdist.transport.line_filter import FILTER_BYTES, add
 
-LINE_BYTES = 16384
+LINE_BYTES = 12288
 _STATE_BYTES, _PLACE_BYTES, _WAITS_BYTES, _SAVES_BYTES = 640, 384, 256, 2048
 _HEAD_BYTES = 8  # checksum and length, uint32 each
 SAVES_BYTES = _SAVES_BYTES - _HEAD_BYTES

@@ -53,8 +53,8 @@ class EagerVariables:
 
     def load(self, values: initial_sync.Values) -> None:
         """Assign the values to the variables."""
-        for n, variable in enumerate(self._variables):
-            variable.assign(values[str(n)])
+        for position, value in values.items():
+            self._variables[int(position)].assign(value)
 
 
 def take_values(wanted: Sequence[Any], root: int, job: Job) -> None:

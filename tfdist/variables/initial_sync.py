@@ -1,19 +1,20 @@
 """First step: the protocol of sessions, functions and ``fit`` by which ranks agree, and begin with rank 0's values.
 
 Each rank arrives with a purpose, a digest of its plan, and variables that can be read and set. If all have the same
-purpose, their digests are compared before anything is sent. Then one rank's values are sent to all. Ranks in an
-initialiser and ranks before their first step can meet too. After such a round the ranks in the initialiser continue.
-Ranks before a step stay for more rounds, until all ranks are before a step.
+purpose, their digests are compared before anything is sent. Then the variables that differ get one rank's values.
+Ranks in an initialiser and ranks before their first step can meet too. After such a round the ranks in the initialiser
+continue. Ranks before a step stay for more rounds, until all ranks are before a step.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from tfdist.core.checksum import checksum
 from tfdist.transport import agreement
 from tfdist.transport.interfaces import Channel, DisagreementError
 
@@ -76,10 +77,11 @@ def meet(channel: Channel, visitor: Participant, read: Callable[[], Values]) -> 
     Args:
       channel: channel of all ranks.
       visitor: this rank.
-      read: function that returns this rank's values; called on the root if any rank wants them.
+      read: function that returns this rank's values; called if any rank wants the root's.
 
     Returns:
-      Whether all ranks have the same purpose, and the root's values by variable name (empty if no rank wants them).
+      Whether all ranks have the same purpose; and the root's values of the variables that differ, by name (none if no
+      rank wants them).
     """
     digest = agreement.digest(visitor.plan)
     said = (visitor.purpose, digest, visitor.broadcasts, visitor.own)
@@ -95,24 +97,36 @@ def meet(channel: Channel, visitor: Participant, read: Callable[[], Values]) -> 
                     "ranks, or all variables together by tf.compat.v1.global_variables_initializer()"
                 )
         agreement.explain(channel, visitor.plan, PLACE)
-    values: dict[str, np.ndarray] = {}
-    if any(broadcasts for _, _, broadcasts, _ in visitors):
-        values = send(channel, read() if channel.rank == visitor.root else {}, visitor.root)
-    for name in set.intersection(*(set(own) for *_, own in visitors)):
-        values.pop(f"{name}:0", None)
-    return len(purposes) == 1, values
+    if not any(broadcasts for _, _, broadcasts, _ in visitors):
+        return len(purposes) == 1, {}
+    kept = {f"{name}:0" for name in set.intersection(*(set(own) for *_, own in visitors))}
+    values = {name: value for name, value in read().items() if name not in kept}
+    return len(purposes) == 1, differing(channel, values, visitor.root)
 
 
-def send(channel: Channel, values: Values, root: int = 0) -> dict[str, np.ndarray]:
-    """Send one rank's values to all ranks and return them. Names, dtypes and shapes go first. Collective: all ranks."""
-    plain = {n: np.asarray(v, order="C") for n, v in values.items() if v.dtype != object}
-    other = {n: v for n, v in values.items() if v.dtype == object}  # strings
-    header: Any = ([(n, v.dtype, v.shape) for n, v in plain.items()], other)
-    shapes, other = channel.broadcast_object(header, PLACE, root)
-    result: dict[str, np.ndarray] = dict(other)
-    for name, dtype, shape in shapes:
-        value = plain[name] if name in plain else np.empty(shape, dtype)
-        if value.size:
-            channel.broadcast(value, root)
-        result[name] = value
-    return result
+def differing(channel: Channel, values: Values, root: int = 0) -> dict[str, np.ndarray]:
+    """Return the root's values of the variables that have another value, or none, on some rank.
+
+    Checksums go first: slots, and variables drawn from the same seed, are mostly the same already. Collective: all
+    ranks.
+    """
+    own = {name: (value.dtype, value.shape, checksum([value])) for name, value in values.items()}
+    roots: dict[str, tuple[np.dtype, tuple[int, ...], int]] = channel.broadcast_object(own, PLACE, root)
+    differs = np.array([own.get(name) != facts for name, facts in roots.items()] or [False], np.uint8)
+    channel.arrive(PLACE, size_bytes=differs.nbytes)
+    channel.all_reduce(differs, "max")
+    return {
+        name: _sent(channel, values.get(name), dtype, shape, root)
+        for (name, (dtype, shape, _)), sent in zip(roots.items(), differs, strict=False)
+        if sent
+    }
+
+
+def _sent(channel: Channel, own: np.ndarray | None, dtype: np.dtype, shape: tuple[int, ...], root: int) -> np.ndarray:
+    is_root = channel.rank == root
+    if dtype.hasobject:  # strings
+        return np.asarray(channel.broadcast_object(own if is_root else None, PLACE, root))
+    value = np.asarray(own, order="C") if is_root else np.empty(shape, dtype)
+    if value.size:
+        channel.broadcast(value, root)
+    return value
