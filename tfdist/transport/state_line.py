@@ -28,8 +28,8 @@ SAVES_BYTES = _SAVES_BYTES - _HEAD_BYTES
 # An entry of the table, int64 [2]: line; and number, with some bits of the line. While a line is being replaced, these
 # bits differ. The first entry tells the rank's position.
 _ENTRY = 2
-_LINE_BITS = 20
-_LINE_MASK = (1 << _LINE_BITS) - 1
+_CHECK_BITS = 20
+_CHECK_MASK = (1 << _CHECK_BITS) - 1
 _POSITION = 1
 _TABLE_BYTES = LINE_BYTES - _STATE_BYTES - _PLACE_BYTES - _WAITS_BYTES - _SAVES_BYTES - FILTER_BYTES
 _ENTRIES = _TABLE_BYTES // (8 * _ENTRY)
@@ -152,7 +152,7 @@ class StateLine:
                 entry = self._new_entry(line)
         self._clock += 1
         self._used[entry] = self._clock
-        self._table[_ENTRY * entry + 1] = number << _LINE_BITS | line & _LINE_MASK
+        self._table[_ENTRY * entry + 1] = number << _CHECK_BITS | line & _CHECK_MASK
         if position:
             self._table[_POSITION] = position
 
@@ -184,7 +184,7 @@ class StateLine:
         table = np.frombuffer(self._table, np.int64, _ENTRIES * _ENTRY).copy().reshape(_ENTRIES, _ENTRY)
         left_out = self._left_out.tobytes()
         rows = table[1:][table[1:, 0] != 0].tolist()
-        whole = {line: number >> _LINE_BITS for line, number in rows if (line ^ number) & _LINE_MASK == 0}
+        whole = {line: number >> _CHECK_BITS for line, number in rows if (line ^ number) & _CHECK_MASK == 0}
         return Report(_calls(waits), whole, len(whole) == len(rows), left_out if left_out.strip(b"\0") else b"")
 
 

@@ -112,12 +112,14 @@ def differing(channel: Channel, values: Values, root: int = 0) -> dict[str, np.n
     """
     own = {name: (value.dtype, value.shape, checksum([value])) for name, value in values.items()}
     roots: dict[str, tuple[np.dtype, tuple[int, ...], int]] = channel.broadcast_object(own, PLACE, root)
-    differs = np.array([own.get(name) != facts for name, facts in roots.items()] or [False], np.uint8)
+    if not roots:
+        return {}
+    differs = np.array([own.get(name) != facts for name, facts in roots.items()], np.uint8)
     channel.arrive(PLACE, size_bytes=differs.nbytes)
     channel.all_reduce(differs, "max")
     return {
         name: _sent(channel, values.get(name), dtype, shape, root)
-        for (name, (dtype, shape, _)), sent in zip(roots.items(), differs, strict=False)
+        for (name, (dtype, shape, _)), sent in zip(roots.items(), differs, strict=True)
         if sent
     }
 
