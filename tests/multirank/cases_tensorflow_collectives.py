@@ -181,6 +181,101 @@ def case_rows_of_an_embedding() -> None:
                 np.testing.assert_allclose(train([rows]).numpy(), expected, rtol=1e-6)
 
 
+_VOCABULARY = 9
+
+
+def _ids(step: int, rank: int) -> np.ndarray:
+    """Return a rank's rows of one step: some twice, and another number on each rank; none on some."""
+    if (step + rank) % 3 == 2:
+        return np.zeros(0, np.int64)
+    return np.random.RandomState(10 * step + rank).randint(0, _VOCABULARY, 3 + rank + step)
+
+
+def _rows_trained(steps: int, momentum: float) -> np.ndarray:
+    """Return the table after ``steps``: only touched rows move, with their momentum."""
+    table, velocity = np.zeros((_VOCABULARY, 2)), np.zeros((_VOCABULARY, 2))
+    for step in range(steps):
+        total = np.zeros_like(table)
+        for rank in range(tfdist.size()):
+            np.add.at(total, _ids(step, rank), (rank + 1.0) / tfdist.size())
+        touched = np.unique(np.concatenate([_ids(step, rank) for rank in range(tfdist.size())]))
+        velocity[touched] = momentum * velocity[touched] + total[touched]
+        table[touched] -= velocity[touched]
+    return table
+
+
+def _look_up(tables: Any, ids: Any) -> Any:
+    return tf.add_n([tf.reduce_sum(tf.cast(tf.gather(t, ids), tf.float32)) for t in tables]) * (tfdist.rank() + 1.0)
+
+
+def case_rows_stay_on_the_device() -> None:
+    """Only indices pass the host; each row that a rank touches is averaged once, so that its momentum moves once."""
+    steps = 5
+    expected = _rows_trained(steps, 0.9)
+    v1 = tf.compat.v1
+
+    def tables() -> list[Any]:
+        return [tf.Variable(np.zeros([_VOCABULARY, 2], dtype)) for dtype in ("float32", "float64", "float32")]
+
+    def step(own: Any, ids: Any, optimizer: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = _look_up(own, ids)
+        optimizer.apply_gradients(zip(tape.gradient(loss, own), own, strict=True))
+
+    for name in ("function", "eager", "half precision"):
+        with subtest(name), settings(compression="bf16" if name == "half precision" else "none"):
+            own, optimizer = tables(), v1.train.MomentumOptimizer(1.0, 0.9)
+            run: Any = step if name == "eager" else tf.function(step, reduce_retracing=True)
+            for number in range(steps):
+                run(own, tf.constant(_ids(number, tfdist.rank())), optimizer)
+            for table in own:
+                wire = 2e-2 if name == "half precision" and table.dtype == tf.float32 else 1e-6
+                np.testing.assert_allclose(table.numpy(), expected, rtol=wire, atol=wire)
+            if name != "eager":
+                _assert_indices_alone(run.get_concrete_function(own, tf.constant(_ids(1, 0)), optimizer).graph)
+    with subtest("session"), tf.Graph().as_default() as graph, v1.Session() as session:
+        own = [v1.get_variable(f"t{n}", [_VOCABULARY, 2], initializer=v1.zeros_initializer()) for n in range(2)]
+        ids = v1.placeholder(tf.int64, [None])
+        train = v1.train.MomentumOptimizer(1.0, 0.9).minimize(_look_up(own, ids))
+        session.run(v1.global_variables_initializer())
+        for number in range(steps):
+            session.run(train, {ids: _ids(number, tfdist.rank())})
+        for table in session.run(own):
+            np.testing.assert_allclose(table, expected, rtol=1e-6, atol=1e-6)
+        _assert_indices_alone(graph)
+        if tfdist.rank():  # told with the next step, whose rows are rank 0's alone
+            own[0].load(np.full([_VOCABULARY, 2], 9.0), session)
+        for number in range(2):
+            session.run(train, {ids: _ids(number, tfdist.rank())})
+        for table in session.run(own):
+            assert all(np.array_equal(table, other) for other in tfdist.all_gather(table[None]))
+
+
+def _assert_indices_alone(graph: Any) -> None:
+    calls = [op for op in graph.get_operations() if op.type in ("PyFunc", "EagerPyFunc")]
+    given = [t for op in calls if "broadcast" not in op.name for t in op.inputs]
+    assert given and all(t.dtype == tf.int64 for t in given), given
+
+
+def case_rows_that_stay_unmerged() -> None:
+    """The optimizer gets the rows of all ranks, one rank after the other, as one process has them."""
+    with settings(sparse="unmerged"):
+        table = tf.Variable(tf.zeros([_VOCABULARY, 2]))
+
+        @tf.function
+        def averaged(ids: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = _look_up([table], ids)
+            return tape.gradient(loss, table)
+
+        for number in range(3):
+            found = averaged(tf.constant(_ids(number, tfdist.rank())))
+            every = [_ids(number, rank) for rank in range(tfdist.size())]
+            np.testing.assert_array_equal(found.indices, np.concatenate(every))
+            weights = np.concatenate([np.full(len(ids), rank + 1.0) for rank, ids in enumerate(every)])
+            np.testing.assert_allclose(found.values, np.stack([weights, weights], 1) / tfdist.size(), rtol=1e-6)
+
+
 def case_other_sizes_on_one_rank_are_told() -> None:
     """XLA's shapes are fixed, so all ranks must have the same number of rows; a difference is reported."""
     with as_for_xla():

@@ -18,7 +18,7 @@ from tests.multirank.oracle import assert_law, v1
 from tfdist import extend
 from tfdist.engine.arrival import Arrival
 from tfdist.engine.collective import Collective
-from tfdist.graph.gradient_average import bucket_of
+from tfdist.graph.fusing import bucket_of
 from tfdist.graph.graph_exchange import RESULTS
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.op_builder import Part, build

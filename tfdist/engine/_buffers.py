@@ -12,12 +12,19 @@ from tfdist.engine import _layout
 from tfdist.processes import cuda_memory
 
 BUFFERS = 3  # kept for a bucket, at most
+_CAPACITY_BITS = 3  # significant bits of a capacity
 Allocate = Callable[[int], np.ndarray]
 
 
 def private(size_bytes: int) -> np.ndarray:
     """Return memory private to this process: uint8 [size_bytes], zeros."""
     return np.zeros(size_bytes, np.uint8)
+
+
+def capacity(elements: int) -> int:
+    """Return the number of elements to make room for, so that sizes which differ from step to step are few."""
+    step = max(1, (1 << elements.bit_length()) >> _CAPACITY_BITS)
+    return -(-elements // step) * step
 
 
 class _Buffer:

@@ -12,13 +12,12 @@ import numpy as np
 
 from tfdist.core import reduce_ops
 from tfdist.engine import _node_sum
-from tfdist.engine._buffers import Buffers
+from tfdist.engine._buffers import Buffers, capacity
 from tfdist.engine.engines import AllReduceContext
 from tfdist.processes.process_memory import ProcessMemory, address
 from tfdist.transport.interfaces import Node
 
 ADDRESSES = 3  # published for a table: addresses of its indices, its values, and the place for the union's values
-_CAPACITY_BITS = 3  # significant bits of a buffer's size, which never shrinks: unions of the next steps fit, too
 
 
 class DirectRows:
@@ -84,8 +83,7 @@ class DirectRows:
 
     def _total(self, table: int, rows: int) -> np.ndarray:
         width, dtype = self._values[table].shape[1], self._values[table].dtype
-        step = max(1, (1 << (rows * width).bit_length()) >> _CAPACITY_BITS)
-        self._capacities[table] = max(self._capacities[table], -(-rows * width // step) * step)
+        self._capacities[table] = max(self._capacities[table], capacity(rows * width))  # the next unions fit, too
         whole, _ = self._buffers[table].take([self._capacities[table]], dtype)
         return whole[: rows * width].reshape(rows, width)
 

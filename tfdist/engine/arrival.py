@@ -10,8 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tfdist.engine._buffers import capacity
+from tfdist.engine._direct_rows import union_of
 from tfdist.engine.engines import Bucket
 from tfdist.engine.exchange import ExchangeContext
+from tfdist.engine.sparse_rows import Table
 
 
 class Arrival:
@@ -39,7 +42,7 @@ class Arrival:
 
     def open(self, context: ExchangeContext) -> None:
         """Take the key."""
-        self._key = np.int32(context.key)
+        self._key = np.int32(context.key())
 
     def load(self, arrays: Sequence[np.ndarray]) -> None:
         """Do nothing: other operations get the tensors."""
@@ -58,3 +61,58 @@ class Arrival:
     def results(self) -> list[np.ndarray]:
         """Return this rank's weight, and the key."""
         return [np.array(self._counts), np.array(self._key)]
+
+
+class RowArrival(Arrival):
+    """Arrival of slices (IndexedSlices): the ranks also exchange their indices, but no values.
+
+    The third result is the number of elements to sum, an int32. It is rounded up, as TensorFlow keeps each size of a
+    collective (tensorflow/core/common_runtime/collective_param_resolver_distributed.cc), and each has its own key.
+    Then come, for each table, ``places`` and ``indices``. This rank's row i is added to row ``places[i]`` of the sum,
+    which is row ``indices[places[i]]`` of the table. Indices are distinct and ascending. If the table is unmerged, each
+    row of each rank has a row of the sum, in the order of the ranks. If ``places`` is empty, this rank's rows do not
+    count.
+
+    Args:
+      bucket: all values and the operation.
+      tables: variables with slices.
+      lines: descriptions of the slices, compared between the ranks.
+      by: name of what combines the values, the same on all ranks.
+    """
+
+    def __init__(self, bucket: Bucket, tables: Sequence[Table], lines: Sequence[str], by: str) -> None:
+        super().__init__(bucket, [*lines, *map(str, tables)], by)
+        self._tables = tables
+        self._elements = np.int32(0)
+        self._found: list[np.ndarray] = []
+
+    def load(self, arrays: Sequence[np.ndarray]) -> None:
+        """Take each table's indices, [rows]; an index may come more than once."""
+        self._own = [array.astype(np.int64) for array in arrays]
+
+    def communicate(self, context: ExchangeContext) -> None:
+        """Wait for all ranks, and exchange the indices."""
+        super().communicate(context)
+        own = self._own if context.contributes else [indices[:0] for indices in self._own]
+        with context.span("reduce", self.what):
+            message = np.concatenate([np.array([len(indices) for indices in own]), *own])
+            received = [part.view(np.int64) for part in context.channel.all_gather(message.view(np.uint8))]
+        count = len(self._tables)
+        by_rank = [np.split(one[count:], np.cumsum(one[: count - 1])) for one in received]
+        self._found, elements = [], 1
+        for table, indices, of_table in zip(self._tables, own, zip(*by_rank, strict=True), strict=True):
+            if table.way == "unmerged":
+                rows = np.concatenate(of_table)
+                before = sum(map(len, of_table[: context.channel.rank]))
+                places = np.arange(before, before + len(indices))
+            else:
+                rows = union_of(of_table)
+                places = np.searchsorted(rows, indices)
+            self._found += [places.astype(np.int32), rows.astype(table.index_dtype)]
+            elements += len(rows) * table.width
+        self._elements = np.int32(capacity(elements))
+        self._key = np.int32(context.key(int(self._elements)))
+
+    def results(self) -> list[np.ndarray]:
+        """Return the weight, the key, the number of elements, and each table's places and indices."""
+        return [*super().results(), np.array(self._elements), *self._found]

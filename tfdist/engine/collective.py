@@ -26,7 +26,7 @@ _EVALUATES = 8
 _ENDS_EPOCH = 16
 _ASKS = 32
 _SET_AT, _SET_COUNTS = 64, 8  # bits above the flags: how often the script has set trained variables
-_PARTS = 1 << 12  # exchanges of a collective, at most
+_PARTS = 1 << 12  # exchanges of a collective, and sizes of those whose sizes change, at most
 _OPENED: dict[tuple[int, ...], int] = {}  # number of collectives, of all groups of the same ranks
 _FLAG_BITS = 9  # lowest bits of the number that a rank sends with its arrival; its note is above them
 
@@ -102,6 +102,7 @@ class Collective:
       checks: ``check`` and those of other trainings with the same exchanges. They are kept here, as they may refer to
         this object.
       number: number among the collectives that groups of these ranks have opened; the same on all ranks.
+      keys: numbers of the exchanges whose sizes change, by their place and size; the same on all ranks.
       step: number of the step, from 1.
       taken: number of the last step whose exchanges are done, and with ``deferred``, whose results were taken.
       check_every: number of steps after which results are compared with sums in float64; 0: never.
@@ -145,6 +146,7 @@ class Collective:
         self.check: Any = None
         self.checks: dict[Hashable, Any] = {}
         self.number = 0
+        self.keys: dict[tuple[int, int], int] = {}
         self.step = self.taken = 0
         self.check_every = 0
         self.traced = False
@@ -312,9 +314,13 @@ class _ExchangeContext:
         collective = self._collective
         return bool(collective.check_every) and collective.step % collective.check_every == 0
 
-    @property
-    def key(self) -> int:
-        return self._collective.number * _PARTS + self._number
+    def key(self, size: int | None = None) -> int:
+        collective = self._collective
+        of_sizes, first = collective.keys, len(collective.exchanges)
+        part = self._number if size is None else of_sizes.setdefault((self._number, size), first + len(of_sizes))
+        if part >= _PARTS:
+            raise RuntimeError(f"{collective.name}: more than {_PARTS} exchanges, or sizes of slices")
+        return collective.number * _PARTS + part
 
     def place(self, what: str) -> str:
         return f"{self._collective.name}, step {self._collective.step}, {what}"

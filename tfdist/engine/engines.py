@@ -55,6 +55,7 @@ class Bucket:
       dtype: dtype of all tensors.
       sizes: number of elements of each tensor; None if they differ from step to step.
       format: format between machines; formats that round are for float32 tensors of known sizes.
+      alike: True if the sizes are the same on all ranks in each step, even if they are not known.
     """
 
     what: str
@@ -62,6 +63,7 @@ class Bucket:
     dtype: np.dtype
     sizes: tuple[int, ...] | None
     format: Format = float32.FORMAT
+    alike: bool = False
 
     @property
     def size_bytes(self) -> int:

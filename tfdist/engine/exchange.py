@@ -33,9 +33,12 @@ class ExchangeContext(AllReduceContext, Protocol):
     def ranks(self) -> Sequence[int]:
         """Ranks of the channel, by their numbers in the job."""
 
-    @property
-    def key(self) -> int:
-        """A number that identifies the exchange in its group, the same on all ranks."""
+    def key(self, size: int | None = None) -> int:
+        """Return a number that identifies the exchange in its group, the same on all ranks.
+
+        Args:
+          size: size of this step's tensors, if it changes from step to step: each size has a number of its own.
+        """
 
     def arrive(self, what: str, size_bytes: int = 0) -> None:
         """Wait for all ranks."""

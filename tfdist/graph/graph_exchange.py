@@ -15,8 +15,9 @@ from typing import Protocol
 
 import tensorflow as tf
 
-from tfdist.engine.arrival import Arrival
+from tfdist.engine.arrival import Arrival, RowArrival
 from tfdist.engine.engines import Bucket
+from tfdist.engine.sparse_rows import Table
 from tfdist.graph.markers import times
 from tfdist.graph.op_builder import Part
 from tfdist.transport.interfaces import Group
@@ -81,6 +82,57 @@ def part_of(
     build: Callable[..., list[tf.Tensor]] = functools.partial(_built, exchange, bucket, tensors, group)
     counts = (1 / group.size if bucket.op == "mean" else 1.0) if exchange.compiled else None
     return Part(Arrival(bucket, lines, exchange.name), (), RESULTS, tuple(tensors), build, counts)
+
+
+def rows_part_of(
+    exchange: GraphExchange,
+    bucket: Bucket,
+    own: Sequence[tuple[Table, tf.IndexedSlices]],
+    lines: Sequence[str],
+    group: Group,
+) -> Part:
+    """Return the part of a collective that combines slices by a graph exchange: values stay where they are.
+
+    The ranks exchange indices when they arrive. Each rank adds its rows to zeros, one row for each distinct index of
+    all ranks, and the exchange sums these tensors. So all ranks have the same bits, whatever order a device adds in.
+
+    Args:
+      exchange: graph exchange that takes the bucket.
+      bucket: bucket of the values, in the dtype in which they are sent.
+      own: variables, and this rank's slices for each; an index may come more than once.
+      lines: plan lines that describe the slices.
+      group: ranks that take part.
+
+    Returns:
+      A part whose results are (indices, values) of each table.
+    """
+    tables, slices = zip(*own, strict=True)
+    found = [tf.TensorSpec([None], dtype) for table in tables for dtype in (tf.int32, tf.as_dtype(table.index_dtype))]
+    build: Callable[..., list[tf.Tensor]] = functools.partial(_built_rows, exchange, bucket, slices, group)
+    arrival = RowArrival(bucket, tables, lines, exchange.name)
+    outputs = (*RESULTS, tf.TensorSpec([], tf.int32), *found)
+    return Part(arrival, [s.indices for s in slices], outputs, [s.values for s in slices], build)
+
+
+def _built_rows(
+    exchange: GraphExchange,
+    bucket: Bucket,
+    slices: Sequence[tf.IndexedSlices],
+    group: Group,
+    counts: tf.Tensor,
+    key: tf.Tensor,
+    elements: tf.Tensor,
+    *found: tf.Tensor,
+) -> list[tf.Tensor]:
+    own = []
+    for one, places, indices in zip(slices, found[::2], found[1::2], strict=True):
+        shape = tf.concat([tf.size(indices)[None], tf.shape(one.values)[1:]], 0)
+        rows = tf.scatter_nd(places[:, None], one.values[: tf.size(places)], shape)
+        rows.set_shape([None, *one.values.shape[1:]])
+        own.append(tf.cast(rows, bucket.dtype))
+    rest = tf.zeros([elements - tf.add_n([tf.size(rows) for rows in own])], bucket.dtype)
+    averages = _built(exchange, bucket, [*own, rest], group, counts, key)[:-1]
+    return [tensor for pair in zip(found[1::2], averages, strict=True) for tensor in pair]
 
 
 def _built(

@@ -452,9 +452,11 @@ class Builder:
         """Load one exchange's arguments, and return whether the exchange is to run in this step."""
         brought = arrays if self._sums is None else self._sums.bring(number, arrays)
         if brought is not None:
-            if number == 0 and self.collective.averages and self.collective.everyone:
+            exchange = self.collective.exchanges[number]
+            gradients = self.collective.averages and not isinstance(exchange, Arrival)
+            if number == 0 and gradients and self.collective.everyone:
                 self._data_comparison.bring(arrays)
-            self.collective.exchanges[number].load(brought)
+            exchange.load(brought)
         return brought is not None
 
     def _results(self, number: int) -> list[np.ndarray]:

@@ -18,7 +18,7 @@ from tfdist.engine.exchange import Exchange
 from tfdist.engine.other_exchanges import CollectiveCall, holds_objects, own_copy
 from tfdist.graph import marking
 from tfdist.graph.derivatives import differentiable, nothing_after
-from tfdist.graph.gradient_average import bucket_of
+from tfdist.graph.fusing import bucket_of
 from tfdist.graph.graph_state import make_state, state_of
 from tfdist.graph.job import Job
 from tfdist.graph.op_builder import Part, build, signature

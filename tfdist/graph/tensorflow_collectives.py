@@ -134,10 +134,14 @@ class TensorFlowCollectives(GraphExchange):
                 raise SettingsError(_CLOSED.format(engine, rank, found, engine))
 
     def takes(self, bucket: Bucket, group: Group) -> bool:
-        """Return whether sizes are known (here, or to XLA when it compiles) and TensorFlow can send the tensors."""
+        """Return whether sizes are the same on all ranks (or XLA compares them) and TensorFlow can send the tensors."""
         dtype, graph = tf.as_dtype(bucket.dtype), function_state.current()
-        known = bucket.sizes is not None or (graph is not None and function_state.compiled_as(graph))
-        return bool(known) and dtype in _DTYPES and bucket.format.wire is None
+        compared = graph is not None and function_state.compiled_as(graph)
+        return (
+            bool(bucket.sizes is not None or bucket.alike or compared)
+            and dtype in _DTYPES
+            and bucket.format.wire is None
+        )
 
     def build(self, tensor: tf.Tensor, bucket: Bucket, group: Group, key: tf.Tensor) -> tf.Tensor:
         return collective_ops.all_reduce(tensor, group.size, self._key(group), key, self._nccl)

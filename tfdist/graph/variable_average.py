@@ -15,7 +15,7 @@ from tfdist.core.wires.format import Format
 from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.collective import Collective
 from tfdist.graph import function_state
-from tfdist.graph.gradient_average import few, fused, to_wire
+from tfdist.graph.fusing import few, fused, to_wire
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job
 from tfdist.graph.markers import numberless

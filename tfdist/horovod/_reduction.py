@@ -15,8 +15,8 @@ from tfdist.compat.graphs import is_symbolic, order
 from tfdist.engine.collective import Collective
 from tfdist.engine.other_exchanges import CollectiveCall
 from tfdist.graph import function_state
+from tfdist.graph.fusing import few
 from tfdist.graph.gradient_average import Average as AverageReducer
-from tfdist.graph.gradient_average import few
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.markers import times, variable_key, variable_name
 from tfdist.graph.op_builder import Part, build, signature

@@ -23,7 +23,7 @@ from typing import Any, Literal, get_args
 
 import tensorflow as tf
 
-from tfdist.graph.gradient_average import merge
+from tfdist.graph.slices import merge
 
 Mode = Literal["clip", "scale"]
 
