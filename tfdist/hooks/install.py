@@ -50,6 +50,7 @@ def install(hooks: Hooks, job: Job, steps: Steps) -> Patches:
     try:
         for point in hooks:
             point.hook(patches, job, steps)
+        patches.installed()
     except BaseException:
         patches.undo()
         raise

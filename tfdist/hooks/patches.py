@@ -30,6 +30,8 @@ class Patches:
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
         self._active = True
+        self._elsewhere: dict[int, tuple[Any, Any, Any]] = {}  # by original: it, what replaces it, its module
+        self._installed = False
 
     def replace(
         self,
@@ -76,13 +78,31 @@ class Patches:
         self.assign(owner, name, original, patched)
 
     def replace_everywhere(self, module: Any, name: str, wrapper: Callable[..., Any], first: tuple[str, ...]) -> None:
-        """Like ``replace``, and also in every module that has imported the function under any name."""
+        """Like ``replace``, and also in every module that has imported the function under any name.
+
+        While hooks are installed, ``installed`` does this for all functions together: there are thousands of modules.
+        """
         original = getattr(module, name)
         self.replace(module, name, wrapper, first)
-        patched = getattr(module, name)
-        for other in list(sys.modules.values()):
+        self._elsewhere[id(original)] = original, getattr(module, name), module
+        if self._installed:  # the module was imported just now: only its own package can have the function
+            self._replace_elsewhere(module.__name__.partition(".")[0])
+
+    def installed(self) -> None:
+        """End the installation: replace functions in modules that have imported them."""
+        self._replace_elsewhere()
+        self._installed = True
+
+    def _replace_elsewhere(self, package: str = "") -> None:
+        found, self._elsewhere = self._elsewhere, {}
+        for other in [m for n, m in list(sys.modules.items()) if not package or n.partition(".")[0] == package]:
             for alias, value in list(getattr(other, "__dict__", {}).items()):
-                if value is original and other is not module:
+                if id(value) not in found:
+                    continue
+                original, patched, module = found[id(value)]
+                while id(patched) in found:  # two hooks of one function
+                    patched = found[id(patched)][1]
+                if other is not module:
                     self.assign(other, alias, original, patched)
 
     def replace_in_tree(self, base: Any, name: str, wrapper: Callable[..., Any], first: tuple[str, ...]) -> None:

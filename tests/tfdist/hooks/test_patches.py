@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -115,3 +117,34 @@ def test_a_changed_signature_is_refused() -> None:
     with pytest.raises(HookError, match=r"Base.apply of TensorFlow .* takes \('self', 'pairs'\), not"):
         Patches().replace(Base, "apply", doubled, ("self", "gradients"))
     assert "pairs" in inspect.signature(Base.apply).parameters
+
+
+def test_modules_that_have_imported_a_function_are_hooked_and_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also twice, while hooks are installed; and later, in the package of a module that is imported then."""
+
+    def more(original: Callable[..., Any], value: int) -> int:
+        return int(original(value)) + 1
+
+    def made(name: str, **functions: Any) -> Any:
+        module = ModuleType(name)
+        vars(module).update(functions)
+        monkeypatch.setitem(sys.modules, name, module)
+        return module
+
+    def first(value: int) -> int:
+        return value
+
+    def later(value: int) -> int:
+        return value
+
+    module, user = made("one_package.first", first=first), made("user", own_name=first)
+    patches = Patches()
+    for _ in range(2):
+        patches.replace_everywhere(module, "first", more, ("value",))
+    patches.installed()
+    assert (module.first(0), user.own_name(0)) == (2, 2)
+    imported, neighbour = made("one_package.later", later=later), made("one_package", later=later)
+    patches.replace_everywhere(imported, "later", more, ("value",))
+    assert (imported.later(0), neighbour.later(0)) == (1, 1)
+    patches.undo()
+    assert (module.first, user.own_name, imported.later, neighbour.later) == (first, first, later, later)
