@@ -174,8 +174,13 @@ class Attempts:
         self._say(shlex.join(line))
         return line
 
-    def run(self, line: Sequence[str], signals: Signals) -> Ended:
+    def run(self, line: Sequence[str], signals: Signals, machines: int = 0) -> Ended:
         """Run a command line until the launcher ends.
+
+        Args:
+          line: the launcher's command line.
+          signals: signals that are forwarded to the launcher.
+          machines: number of hosts with ranks; 0: unknown.
 
         Raises:
           LaunchError: the launcher cannot be started.
@@ -185,7 +190,7 @@ class Attempts:
             # Open MPI's mpirun reaches other hosts by child processes that need not stay.
             open_mpi = self._launcher.family == "Open MPI"
             said = {"lost": launchers.LOST_DAEMON, "aborted": launchers.ABORTED} if open_mpi else {}
-            return supervise(line, signals, marked, ends_with_children=not open_mpi, **said)
+            return supervise(line, signals, marked, not open_mpi, machines, **said)
         except OSError as error:
             raise LaunchError(f"{self._launcher.path}: cannot be started ({error.strerror})") from None
 

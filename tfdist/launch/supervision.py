@@ -43,6 +43,7 @@ def supervise(
     signals: Signals,
     lines: Callable[[], Lines] | None,
     ends_with_children: bool = False,
+    machines: int = 0,
     lost: bytes = b"",
     aborted: bytes = b"",
 ) -> Ended:
@@ -53,6 +54,7 @@ def supervise(
       signals: signals that are forwarded to it.
       lines: function that makes the ``Lines`` of one stream; None to leave the output unchanged.
       ends_with_children: True if it has child processes as long as the job runs; without them it waits in vain.
+      machines: number of machines with ranks; 0: unknown.
       lost: its output when the job has failed, although the exit code may be 0; empty: it has none.
       aborted: its output when it begins to end the job, which may take it for ever; empty: it has none.
 
@@ -79,7 +81,7 @@ def supervise(
     )
     signals.begin(process)
     with Streams({1: process.stdout, 2: process.stderr}, through, {2: (loss, abort)}) as streams:
-        code = _wait(process, streams, abort, ends_with_children)
+        code = _wait(process, streams, abort, ends_with_children, machines)
         signals.finish()
         deadline = time.monotonic() + _OUTPUT_SECONDS
         while streams.open and time.monotonic() < deadline:
@@ -90,14 +92,16 @@ def supervise(
     return Ended(code if code >= 0 else 128 - code, time.monotonic() - start)
 
 
-def _wait(process: subprocess.Popen[Any], streams: Streams, abort: Watch, ends_with_children: bool) -> int:
+def _wait(
+    process: subprocess.Popen[Any], streams: Streams, abort: Watch, ends_with_children: bool, machines: int
+) -> int:
     """Return the launcher's exit code. End the launcher if all its child processes have ended, or ranks wait in vain.
 
     Without child processes it waits for a machine that does not answer. It is killed if an aborted job does not end in
     time: Open MPI's mpirun may wait for a stopped rank that it has killed.
     """
     begun, last, next_look = False, time.monotonic(), 0.0
-    absent, terminated = AbsentRanks(process.pid), None
+    absent, terminated = AbsentRanks(process.pid, machines=machines), None
     while True:
         streams.pass_on(_NAP_SECONDS)
         code = process.poll()

@@ -29,7 +29,7 @@ CHECKS_BEFORE_REPORT = (
 _CHECKS_OF_A_RANK = 6  # more than tfdist-run needs, which reports first
 _LOOK_SECONDS = 1.0
 _OUTPUT_SECONDS = 0.2  # for the launcher to forward a message
-_PROXY = "hydra_pmi_proxy\n"
+_LAUNCHERS, _PROXY = ("mpiexec", "mpirun"), "hydra_pmi_proxy\n"
 # MPICH's own memory, which the ranks of a machine share from MPI_Init to MPI_Finalize.
 _SHARED_MEMORY = re.compile(r"/dev/shm/mpich_")
 _READ = ("0", "63")  # the system call's number: on x86, on ARM
@@ -41,12 +41,13 @@ class AbsentRanks:
     Args:
       launcher: process ID of the launcher.
       sightings: number of positive checks in succession until ``look`` reports.
+      machines: number of machines with ranks; 0: unknown. A connection may end before the first check.
     """
 
-    def __init__(self, launcher: int, sightings: int = CHECKS_BEFORE_REPORT) -> None:
+    def __init__(self, launcher: int, sightings: int = CHECKS_BEFORE_REPORT, machines: int = 0) -> None:
         self._launcher = launcher
         self._wanted = sightings
-        self._machines = 0
+        self._machines = machines
         self._sightings = 0
 
     def look(self) -> str:
@@ -59,6 +60,8 @@ class AbsentRanks:
         children = _children(self._launcher)  # a proxy here, and the connections to other machines
         self._machines = max(self._machines, len(children))
         elsewhere = len(children) < self._machines
+        # (On another machine a proxy's parent is the connection.)
+        alone = len(children) == 1 and _text(self._launcher, "comm").startswith(_LAUNCHERS)
         for proxy in children:
             if _text(proxy, "comm") != _PROXY:
                 continue
@@ -66,10 +69,14 @@ class AbsentRanks:
             every = {pid: _variables(pid) for pid in processes}
             told = {pid: variables for pid, variables in every.items() if {"PMI_RANK", "PMI_SIZE"} <= variables.keys()}
             here = any(len(processes) < int(variables.get("MPI_LOCALNRANKS", 0)) for variables in told.values())
-            for pid, variables in told.items() if here or elsewhere else ():
+            for pid, variables in told.items():
+                size = int(variables["PMI_SIZE"])
+                without = alone and int(variables.get("MPI_LOCALNRANKS", size)) < size
+                if not (here or elsewhere or without):
+                    continue
                 if any(_waits(process, variables, here) for process in _tree(pid)):
                     numbers = {int(other["PMI_RANK"]) for other in told.values()}
-                    missing = set(range(int(variables["PMI_SIZE"]))) - numbers
+                    missing = set(range(size)) - numbers
                     who = f"rank {missing.pop()}" if len(missing) == 1 else "a rank"
                     return f"{who} has ended before MPI began, where rank {variables['PMI_RANK']} waits for it"
         return ""

@@ -34,7 +34,7 @@ def job(tmp_path: Path, ranks: int, text: str, *options: str) -> Finished:
     ("fails", "said"),
     [
         ('raise RuntimeError("no data")', "[1] RuntimeError: no data"),
-        ("sys.exit(3)", ""),
+        pytest.param("sys.exit(3)", "", marks=pytest.mark.long("as an exception")),
         ("sys.exit(0)", ""),
     ],
 )
@@ -90,13 +90,28 @@ exec sh -c "$*"
 
 
 def test_on_another_machine(tmp_path: Path) -> None:
+    """Its connection is gone before anybody looks."""
     ssh = tmp_path / "ssh"
     ssh.write_text(SSH)
     ssh.chmod(0o755)
     options = ["--no-check", "--ssh", str(ssh), "-H", "localhost:1,127.0.0.2:1"]
-    finished = job(tmp_path, 2, 'if rank == 1:\n    raise RuntimeError("no data")\nfrom mpi4py import MPI', *options)
-    assert finished.code == 1 and "[1] RuntimeError: no data" in finished.errors, finished
+    text = 'if rank == 1:\n    os.write(2, b"no data\\n")\n    os._exit(1)\nfrom mpi4py import MPI'
+    finished = job(tmp_path, 2, text, *options)
+    assert finished.code == 1 and "[1] no data" in finished.errors, finished
     assert "rank 1 has ended before MPI began, where rank 0 waits for it: the job is ended" in finished.errors
+
+
+def test_on_another_machine_without_tfdist_run(tmp_path: Path) -> None:
+    """The rank that waits looks by itself."""
+    (tmp_path / "ssh").write_text(SSH)
+    (tmp_path / "ssh").chmod(0o755)
+    (tmp_path / "script.py").write_text(
+        "import os\nif os.environ['PMI_RANK'] == '1':\n    os._exit(1)\nimport tfdist\n"
+    )
+    options = ["-launcher", "ssh", "-launcher-exec", str(tmp_path / "ssh"), "-hosts", "localhost:1,127.0.0.2:1"]
+    finished = run(["mpirun", "-n", "2", *options, sys.executable, str(tmp_path / "script.py")], 60)
+    assert finished.code and finished.seconds < 30, finished
+    assert "tfdist: rank 1 has ended before MPI began, where rank 0 waits for it: the job ends" in finished.errors
 
 
 def test_time_in_which_a_rank_was_stopped_is_no_waiting() -> None:
