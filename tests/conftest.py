@@ -38,6 +38,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = mixed(items)
 
 
+def pytest_collection_finish() -> None:
+    """Leave modules and tests, which stay, out of all later collections of garbage."""
+    gc.collect()
+    gc.freeze()
+
+
 def mixed(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     """Return the tests with modules that use processors alternating with modules whose tests mostly wait.
 

@@ -41,7 +41,7 @@ def exported(directory: Path, lines: Path) -> dict[str, Any]:
     return outputs
 
 
-@pytest.mark.parametrize("width", [0, 3])
+@pytest.mark.parametrize("width", [3, pytest.param(0, marks=pytest.mark.long("the same export"))])
 def test_the_translations_are_those_of_nmt(raw_run: Path, tmp_path: Path, width: int) -> None:
     """Greedy search, and two translations of beam search; blank lines stay, unknown words and long lines pass."""
     lines = tmp_path / "lines"

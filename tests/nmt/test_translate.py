@@ -268,6 +268,7 @@ def test_ranks_share_the_lines(raw_run: Path, expected: list[str]) -> None:
     assert done.output.splitlines() == expected
 
 
+@pytest.mark.long("test_ranks_share_the_lines")
 def test_a_file_with_fewer_lines_than_ranks(raw_run: Path, expected: list[str], tmp_path: Path) -> None:
     (tmp_path / "line").write_text((raw_run / "dev.en").read_text().split("\n")[0] + "\n")
     flags = [f"--model={raw_run}/run", f"--input={tmp_path}/line"]

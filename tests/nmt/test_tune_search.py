@@ -12,6 +12,7 @@ from nmt.nmt import main as nmt
 from nmt.tune_search import main
 
 
+@pytest.mark.long("a training, and a search for each weight")
 def test_the_best_of_the_table_is_named(
     toy: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -139,7 +139,10 @@ def test_an_exit_with_a_code(tmp_path: Path) -> None:
     assert "tfdist.shard" not in finished.errors
 
 
-@pytest.mark.parametrize(("by", "closed"), [(1e-7, True), (1e-7, False), (0.1, True)])
+@pytest.mark.parametrize(
+    ("by", "closed"),
+    [(1e-7, True), pytest.param(1e-7, False, marks=pytest.mark.long("the end of a session")), (0.1, True)],
+)
 def test_ranks_that_differ_after_the_last_step(tmp_path: Path, by: float, closed: bool) -> None:
     """Rounding is no failure, also where the session is closed; a larger difference is, with the variable's name."""
     finished = job(

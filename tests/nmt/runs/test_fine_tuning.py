@@ -152,6 +152,7 @@ def test_another_kind_of_model(toy: Any, capsys: pytest.CaptureFixture[str]) -> 
         assert begin_with(session, [made[0], made[2]], path, toy.architecture, words, words)
 
 
+@pytest.mark.long("five trainings")
 def test_a_run_that_has_begun_otherwise(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a", "b"):
         assert main(toy.flags(f"--out_dir={toy.directory}/{name}", "--num_train_steps=1")) == 0

@@ -293,6 +293,7 @@ def test_a_text_that_does_not_fit_the_model_is_told(
     assert main(infer) == 0
 
 
+@pytest.mark.long("output of tests/nmt/core/test_standard_output.py, by the program")
 def test_names_that_the_output_cannot_show(toy: Any) -> None:
     flags = toy.flags("--num_train_steps=1", f"--out_dir={toy.directory}/Übung")
     for more, code in (

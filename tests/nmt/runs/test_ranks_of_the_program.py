@@ -104,6 +104,7 @@ def test_ranks_translate_and_another_number_of_ranks_goes_on(toy: Any) -> None:
     assert "learning rate 1.41421" in done.output
 
 
+@pytest.mark.long("two programs on two ranks")
 def test_ranks_that_see_other_files_do_not_translate_together(toy: Any) -> None:
     """Each rank has its own folder, as on two machines, and the weights or the shortlist of one rank differ."""
     assert main(toy.flags("--num_train_steps=2")) == 0
