@@ -19,7 +19,7 @@ def test_the_table(tmp_path: Path) -> None:
     found = json.loads(out.read_text())
     for engine in ("host", "collectives"):
         assert max(found["law"][engine].values()) < 1e-6, finished.output
-        assert found["step"][engine].keys() == {"session", "function", "fit"}, finished.output
+        assert found["step"][engine].keys() == {"session", "function", "embedding", "fit"}, finished.output
 
 
 def test_without_a_gpu() -> None:

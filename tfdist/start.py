@@ -240,6 +240,8 @@ def _install(begun: Process) -> None:
     if world.size == 1:
         begun.install_as_needed()
         return
+    if told := devices.suggestion(switches.settings.engine, world.local_size):
+        announce(told)
     devices.take_share(world.local_rank, world.local_size, world.local_affinities)
     _check_tensorflow()
     if switches.settings.engine in IN_THE_GRAPH:  # before TensorFlow executes anything

@@ -17,6 +17,10 @@ from tfdist.core.log import announce
 from tfdist.core.system import processors
 
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
+_NCCL = (
+    "each rank has a GPU of its own: with TFDIST_ENGINE=nccl gradients stay on the GPUs. scripts/check_gpu compares "
+    "results and times with those of TFDIST_ENGINE=auto, which exchanges them through the host"
+)
 
 
 def gpus_of_machine() -> int:
@@ -52,6 +56,11 @@ def a_gpu_each(local_size: int) -> bool:
     """Return whether this machine has a GPU for each of its ranks, as CUDA_VISIBLE_DEVICES lists them."""
     gpus = gpus_of_machine()
     return 0 < local_size <= min(gpus, len(listed(environment.variables().get("CUDA_VISIBLE_DEVICES"), gpus)))
+
+
+def suggestion(engine: str, local_size: int) -> str:
+    """Return a remark on the engine for a machine with so many ranks; empty if there is none."""
+    return _NCCL if engine == "auto" and a_gpu_each(local_size) else ""
 
 
 def threads_of(own: frozenset[int], all_ranks: Sequence[frozenset[int]]) -> int:

@@ -59,6 +59,28 @@ class TestShareOfTheMachine:
             monkeypatch.delenv(variable, raising=False)
 
 
+@pytest.mark.parametrize(
+    ("engine", "gpus", "visible", "told"),
+    [
+        ("auto", 2, None, True),
+        ("auto", 4, "2,3", True),
+        ("auto", 1, None, False),
+        ("auto", 0, None, False),
+        ("auto", 4, "2", False),
+        ("nccl", 2, None, False),
+        ("direct", 2, None, False),
+    ],
+)
+def test_nccl_is_suggested_where_each_rank_has_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, engine: str, gpus: int, visible: str | None, told: bool
+) -> None:
+    monkeypatch.setattr(devices, "gpus_of_machine", lambda: gpus)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert ("TFDIST_ENGINE=nccl" in devices.suggestion(engine, 2)) == told
+
+
 class TestDevicesThatAreKnown:
     @pytest.mark.parametrize(
         ("asked", "visible", "warned"), [(True, None, True), (False, None, False), (True, "3", False)]
