@@ -109,6 +109,7 @@ _SLOW = (
     *_of("engine", "random", "law_with"),
     *_of("apart", "in_fit_of_tf_keras"),
     *_of("larc", "larc_scales"),
+    *_of("saves", "ranks_in_groups"),  # needs a third rank
     "cases_int8.",  # no exchange passes between machines
     *_of("streamed_blocks", "few", "the_sum", "rounding"),
 )
@@ -155,7 +156,8 @@ _LAUNCHES = (
                 "join",
             ),
             *_of("engine", "compressed"),
-            *_of("law", "clipped", "reference", "subclasses"),
+            *_of("law", "clipped", "reference", "subclasses", "minimize"),
+            *_of("streamed_blocks", "each_step"),
             *_of("variables", "monitored", "aliases", "several", "rank_0_restores", "first_step"),
         ),
         meaningless=(*_of("nmt", "nmt_with"), _OF_COLLECTIVES),  # 64 sentences cannot be divided by 3
@@ -194,7 +196,7 @@ _LAUNCHES = (
         4,
         (*_ADDING, *_of("law", "large", "clipped"), *_of("accumulation", "two", "rows"), "cases_int8."),
         long=(
-            *_of("engine", "every", "many", "random"),
+            *_of("engine", "every", "many", "random", "large", "join"),
             *_of("law", "clipped"),
             *_of("accumulation", "rows"),
             *_of("int8", "the_sum"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from nmt.demo.toy_language import phrasebook
 from nmt.model.lstm.architecture import LSTMArchitecture
 from nmt.nmt import main as program
 from nmt.prepare import prepare
+from nmt.reporting.heatmap import heatmap
 from nmt.text.corpus import ParallelCorpus, open_parallel
 from nmt.text.vocabulary import Vocabulary, write_vocabulary
 
@@ -63,10 +65,16 @@ def graphs_as_built(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def no_pictures_of_attention(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the attention pictures of evaluations, a fifth of the tests' time, except in tests marked `pictures`."""
+def few_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw no attention and one curve, a quarter of the tests' time, except in tests marked `pictures`."""
     if request.node.get_closest_marker("pictures") is None:
         monkeypatch.setattr("nmt.train.evaluation.heatmap", lambda *_: None)
+        monkeypatch.setattr("nmt.reporting.outputs.draw", lambda *_: _curve())
+
+
+@functools.cache
+def _curve() -> bytes | None:
+    return heatmap(["a"], ["b"], np.ones([1, 1]))
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ def test_the_line_that_scripts_parse() -> None:
     assert Stats(200).line("# Final, ", "dev ppl 2.00").startswith("# Final, step 200 dev ppl 2.00, ")
 
 
+@pytest.mark.pictures
 def test_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     outputs = Outputs(str(tmp_path / "out"), 100, 300)
     outputs.say("hello")
