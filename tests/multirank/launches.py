@@ -60,8 +60,13 @@ def _of(module: str, *names: str) -> tuple[str, ...]:
 
 _COLLECTIVES = (("TFDIST_ENGINE", "collectives"),)
 _OF_COLLECTIVES = "cases_tensorflow_collectives."  # assert nothing with other engines
-# Cases that count the operations of other engines, or read gradients on the host.
-_IN_THE_GRAPH = (*_of("variables", "what_is_off"), *_of("keras", "equal_data"))
+# Cases of other engines, which count their operations or read gradients on the host. Joins are refused.
+_IN_THE_GRAPH = (
+    *_of("variables", "what_is_off"),
+    *_of("keras", "equal_data"),
+    *_of("saves", "after_ranks_have_joined"),
+    *(f"cases_{module}." for module in ("engine", "toy_engine", "int8", "reference_check", "nmt")),
+)
 _TRAINING = tuple(
     f"cases_{module}."
     for module in ("law", "keras", "programs", "variables", "average_loss", "accumulation", "batch_normalization")
@@ -245,7 +250,7 @@ _LAUNCHES = (
         ),
         meaningless=_IN_THE_GRAPH,
         settings=_COLLECTIVES,
-        more=_TRAINING,
+        more=("cases_",),
     ),
     Launch(
         "TensorFlow's collectives, 3",
