@@ -42,11 +42,10 @@ def _showing_where(what: str) -> Iterator[None]:
 
 def main(report: Path, cases: Sequence[str]) -> None:
     """Run the cases in this order and write the report."""
-    import keras  # noqa: F401 - before the freeze
-
     import tfdist
     from tests.multirank import inside
 
+    importlib.import_module("keras")  # after tfdist, as in users' scripts
     gc.freeze()  # modules stay: each collection would go through all of them
     faulthandler.enable()  # a rank that ends with SIGSEGV prints the line, and so the case
     output = report.open("w") if tfdist.rank() == 0 else None

@@ -66,8 +66,10 @@ class Arrival:
 class RowArrival(Arrival):
     """Arrival of slices (IndexedSlices): the ranks also exchange their indices, but no values.
 
-    The third result is the number of elements to sum, an int32. It is rounded up, as TensorFlow keeps each size of a
-    collective (tensorflow/core/common_runtime/collective_param_resolver_distributed.cc), and each has its own key.
+    The third result is the number of elements to sum, an int32, and each number has a key of its own. TensorFlow keeps
+    a size for each key (tensorflow/core/common_runtime/collective_param_resolver_distributed.cc). So numbers are
+    rounded up, to be few.
+
     Then come, for each table, ``places`` and ``indices``. This rank's row i is added to row ``places[i]`` of the sum,
     which is row ``indices[places[i]]`` of the table. Indices are distinct and ascending. If the table is unmerged, each
     row of each rank has a row of the sum, in the order of the ranks. If ``places`` is empty, this rank's rows do not

@@ -102,7 +102,7 @@ class Collective:
       checks: ``check`` and those of other trainings with the same exchanges. They are kept here, as they may refer to
         this object.
       number: number among the collectives that groups of these ranks have opened; the same on all ranks.
-      keys: numbers of the exchanges whose sizes change, by their place and size; the same on all ranks.
+      keys: key of an exchange whose size changes, by exchange and size; the same on all ranks.
       step: number of the step, from 1.
       taken: number of the last step whose exchanges are done, and with ``deferred``, whose results were taken.
       check_every: number of steps after which results are compared with sums in float64; 0: never.
@@ -319,7 +319,10 @@ class _ExchangeContext:
         of_sizes, first = collective.keys, len(collective.exchanges)
         part = self._number if size is None else of_sizes.setdefault((self._number, size), first + len(of_sizes))
         if part >= _PARTS:
-            raise RuntimeError(f"{collective.name}: more than {_PARTS} exchanges, or sizes of slices")
+            raise RuntimeError(
+                f"{collective.name} has more than {_PARTS} exchanges and sizes of slices: set a larger "
+                "TFDIST_BUCKET_MB, or leave TFDIST_ENGINE out"
+            )
         return collective.number * _PARTS + part
 
     def place(self, what: str) -> str:

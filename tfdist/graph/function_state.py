@@ -172,7 +172,7 @@ def tracing() -> None:
 
 
 def compiled_as(graph: Any) -> str:
-    """Return the name of the function with ``jit_compile=True`` that a function's graph belongs to; else empty."""
+    """Return the name of the function with ``jit_compile=True`` that a graph belongs to; empty if none, or no graph."""
     return getattr(graph, _COMPILED, "")
 
 

@@ -102,8 +102,7 @@ class Average:
 
 def _compiled(job: Job) -> bool:
     """Return whether XLA compiles the function under construction, and the job's exchange supports it."""
-    graph = function_state.current()
-    return graph is not None and bool(function_state.compiled_as(graph)) and job.compiles
+    return bool(function_state.compiled_as(function_state.current())) and job.compiles
 
 
 def reducer_of(job: Job, accumulation: Accumulation | None = None) -> Reducer:

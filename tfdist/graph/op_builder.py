@@ -239,7 +239,7 @@ class _OutsideSessions:
         self._graph = function_state.current()
         self._job = job
         self._made_by, self._made = made_by, made_by()
-        name = "" if self._graph is None else function_state.compiled_as(self._graph)
+        name = function_state.compiled_as(self._graph)
         self.compiled = bool(name)
         key = "\n".join([collective.name, *collective.plan])
         number = 0

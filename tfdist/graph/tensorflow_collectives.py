@@ -134,14 +134,10 @@ class TensorFlowCollectives(GraphExchange):
                 raise SettingsError(_CLOSED.format(engine, rank, found, engine))
 
     def takes(self, bucket: Bucket, group: Group) -> bool:
-        """Return whether sizes are the same on all ranks (or XLA compares them) and TensorFlow can send the tensors."""
-        dtype, graph = tf.as_dtype(bucket.dtype), function_state.current()
-        compared = graph is not None and function_state.compiled_as(graph)
-        return (
-            bool(bucket.sizes is not None or bucket.alike or compared)
-            and dtype in _DTYPES
-            and bucket.format.wire is None
-        )
+        """Return whether all ranks have the same sizes, and TensorFlow can send the tensors."""
+        compiled = function_state.compiled_as(function_state.current())  # the ranks compare sizes before its calls
+        alike = bucket.sizes is not None or bucket.alike or bool(compiled)
+        return alike and tf.as_dtype(bucket.dtype) in _DTYPES and bucket.format.wire is None
 
     def build(self, tensor: tf.Tensor, bucket: Bucket, group: Group, key: tf.Tensor) -> tf.Tensor:
         return collective_ops.all_reduce(tensor, group.size, self._key(group), key, self._nccl)
@@ -152,8 +148,7 @@ class TensorFlowCollectives(GraphExchange):
         XLA makes its own communicator of NCCL for the same ranks. A group key has one NCCL id, which is good for one
         communicator (tensorflow/core/common_runtime/collective_param_resolver_local.cc). So XLA has its own group key.
         """
-        graph = function_state.current()
-        of_xla = graph is not None and bool(function_state.compiled_as(graph))
+        of_xla = bool(function_state.compiled_as(function_state.current()))
         ranks: tuple[int | str, ...] = (*group.ranks, "XLA") if of_xla else tuple(group.ranks)
         key = zlib.crc32(repr(ranks).encode()) >> 1
         if (known := self._keys.setdefault(key, ranks)) != ranks:

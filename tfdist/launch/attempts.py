@@ -190,7 +190,7 @@ class Attempts:
             # Open MPI's mpirun reaches other hosts by child processes that need not stay.
             open_mpi = self._launcher.family == "Open MPI"
             said = {"lost": launchers.LOST_DAEMON, "aborted": launchers.ABORTED} if open_mpi else {}
-            return supervise(line, signals, marked, not open_mpi, machines, **said)
+            return supervise(line, signals, marked, ends_with_children=not open_mpi, machines=machines, **said)
         except OSError as error:
             raise LaunchError(f"{self._launcher.path}: cannot be started ({error.strerror})") from None
 

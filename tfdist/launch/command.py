@@ -160,7 +160,7 @@ def _run(options: argparse.Namespace) -> int:
 
     def start(machines: tuple[Host, ...], ranks: int, restarted: int) -> Ended:
         told = {**named, "TFDIST_RESTARTS": str(restarted)} if policy.restarts else {}
-        return attempts.run(attempts.line(machines, ranks, told), signals, sum(host.ranks > 0 for host in machines))
+        return attempts.run(attempts.line(machines, ranks, told), signals, len(machines))
 
     room = restarts.room(places.named or machines, machines)
     return restarts.run(policy, machines, room, signals, start, attempts.left_out, _say)

@@ -59,9 +59,8 @@ class AbsentRanks:
     def _look(self) -> str:
         children = _children(self._launcher)  # a proxy here, and the connections to other machines
         self._machines = max(self._machines, len(children))
-        elsewhere = len(children) < self._machines
         # (On another machine a proxy's parent is the connection.)
-        alone = len(children) == 1 and _text(self._launcher, "comm").startswith(_LAUNCHERS)
+        launches = _text(self._launcher, "comm").startswith(_LAUNCHERS)
         for proxy in children:
             if _text(proxy, "comm") != _PROXY:
                 continue
@@ -69,17 +68,20 @@ class AbsentRanks:
             every = {pid: _variables(pid) for pid in processes}
             told = {pid: variables for pid, variables in every.items() if {"PMI_RANK", "PMI_SIZE"} <= variables.keys()}
             here = any(len(processes) < int(variables.get("MPI_LOCALNRANKS", 0)) for variables in told.values())
-            for pid, variables in told.items():
-                size = int(variables["PMI_SIZE"])
-                without = alone and int(variables.get("MPI_LOCALNRANKS", size)) < size
-                if not (here or elsewhere or without):
-                    continue
+            if launches and any(_has_ranks_elsewhere(variables) for variables in told.values()):
+                self._machines = max(self._machines, 2)
+            elsewhere = len(children) < self._machines
+            for pid, variables in told.items() if here or elsewhere else ():
                 if any(_waits(process, variables, here) for process in _tree(pid)):
                     numbers = {int(other["PMI_RANK"]) for other in told.values()}
-                    missing = set(range(size)) - numbers
+                    missing = set(range(int(variables["PMI_SIZE"]))) - numbers
                     who = f"rank {missing.pop()}" if len(missing) == 1 else "a rank"
                     return f"{who} has ended before MPI began, where rank {variables['PMI_RANK']} waits for it"
         return ""
+
+
+def _has_ranks_elsewhere(variables: Mapping[str, str]) -> bool:
+    return int(variables.get("MPI_LOCALNRANKS", variables["PMI_SIZE"])) < int(variables["PMI_SIZE"])
 
 
 def _waits(pid: int, variables: Mapping[str, str], here: bool) -> bool:

@@ -89,11 +89,16 @@ exec sh -c "$*"
 """
 
 
-def test_on_another_machine(tmp_path: Path) -> None:
+@pytest.fixture
+def ssh(tmp_path: Path) -> Path:
+    path = tmp_path / "ssh"
+    path.write_text(SSH)
+    path.chmod(0o755)
+    return path
+
+
+def test_on_another_machine(tmp_path: Path, ssh: Path) -> None:
     """Its connection is gone before anybody looks."""
-    ssh = tmp_path / "ssh"
-    ssh.write_text(SSH)
-    ssh.chmod(0o755)
     options = ["--no-check", "--ssh", str(ssh), "-H", "localhost:1,127.0.0.2:1"]
     text = 'if rank == 1:\n    os.write(2, b"no data\\n")\n    os._exit(1)\nfrom mpi4py import MPI'
     finished = job(tmp_path, 2, text, *options)
@@ -101,14 +106,12 @@ def test_on_another_machine(tmp_path: Path) -> None:
     assert "rank 1 has ended before MPI began, where rank 0 waits for it: the job is ended" in finished.errors
 
 
-def test_on_another_machine_without_tfdist_run(tmp_path: Path) -> None:
+def test_on_another_machine_without_tfdist_run(tmp_path: Path, ssh: Path) -> None:
     """The rank that waits looks by itself."""
-    (tmp_path / "ssh").write_text(SSH)
-    (tmp_path / "ssh").chmod(0o755)
     (tmp_path / "script.py").write_text(
         "import os\nif os.environ['PMI_RANK'] == '1':\n    os._exit(1)\nimport tfdist\n"
     )
-    options = ["-launcher", "ssh", "-launcher-exec", str(tmp_path / "ssh"), "-hosts", "localhost:1,127.0.0.2:1"]
+    options = ["-launcher", "ssh", "-launcher-exec", str(ssh), "-hosts", "localhost:1,127.0.0.2:1"]
     finished = run(["mpirun", "-n", "2", *options, sys.executable, str(tmp_path / "script.py")], 60)
     assert finished.code and finished.seconds < 30, finished
     assert "tfdist: rank 1 has ended before MPI began, where rank 0 waits for it: the job ends" in finished.errors
