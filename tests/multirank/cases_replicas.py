@@ -22,9 +22,9 @@ def loss_of(w: Any, x: tf.Tensor) -> tf.Tensor:
     return tf.reduce_mean((tf.linalg.matvec(x, w) - 1.0) ** 2)
 
 
-def codebook(shared: bool = False, rows: int = 2) -> tuple[Step, Any]:
+def codebook(shared: bool = False, rows: int = 2, name: str = "code") -> tuple[Step, Any]:
     """Return a step that sets an untrained variable from a rank's batch before its loss reads it; and this variable."""
-    w, code = tf.Variable(tf.eye(3)), tf.Variable(tf.ones([rows, 3]), trainable=False, name="code")
+    w, code = tf.Variable(tf.eye(3)), tf.Variable(tf.ones([rows, 3]), trainable=False, name=name)
     optimizer = keras.optimizers.SGD(0.05)
 
     @tf.function
@@ -46,7 +46,9 @@ def case_what_the_loss_reads() -> None:
     tfdist.keep_own(code)
     assert noticed(lambda: step) == ""
     assert noticed(lambda: codebook(shared=True)[0]) == ""
-    assert noticed(lambda: codebook(rows=8)[0]) == "", "a row for each sample is the samples' own state"
+    for rows, name in ((8, "as_many_rows_as_the_batch"), (1, "moving_mean"), (3, "count")):
+        with subtest(rows, name):  # neither sizes nor names tell whose it is
+            assert f"the ranks are apart: {name}" in noticed(lambda r=rows, n=name: codebook(rows=r, name=n)[0])  # type: ignore[misc]
 
 
 def case_inputs_that_a_script_sets() -> None:
@@ -71,8 +73,6 @@ def case_inputs_that_a_script_sets() -> None:
             said = noticed(lambda step=step: step)  # type: ignore[misc]
             if own:
                 assert said == "" and (RANK or any("treated as each rank's input" in line for line in lines)), lines
-            elif rows == 8:
-                assert said == "" and (RANK or any("a row for each sample" in line for line in lines)), lines
             else:
                 assert "the ranks are apart: given, which the loss reads" in said, said
 
@@ -87,22 +87,45 @@ def case_shapes_of_tensorflow_1() -> None:
 
 
 def case_what_is_meant_to_differ() -> None:
-    """Batch statistics, metrics, dropout's random numbers, and the state of a recurrent layer."""
-    model = keras.Sequential(
-        [
-            keras.Input([4, 3], batch_size=8),
-            keras.layers.BatchNormalization(),
-            keras.layers.LSTM(3, stateful=True),
-            keras.layers.Dropout(0.5),
-            keras.layers.Dense(1),
-        ]
-    )
-    model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
+    """Batch statistics, metrics, dropout's random numbers, and the states of recurrent layers, also of one sample."""
     random = np.random.RandomState(RANK)
     x, y = random.randn(96, 4, 3).astype("f"), random.randn(96, 1).astype("f")
+    for batch, recurrent in ((8, keras.layers.LSTM), (1, keras.layers.GRU)):
+        model = keras.Sequential(
+            [
+                keras.Input([4, 3], batch_size=batch),
+                keras.layers.BatchNormalization(),
+                keras.layers.Bidirectional(recurrent(3, stateful=True)),
+                keras.layers.Dropout(0.5),
+                keras.layers.Dense(1),
+            ]
+        )
+        model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
+        for eagerly in (False, True):
+            with subtest(batch, eagerly):
+                model.run_eagerly = eagerly
+                model.fit(x[: 12 * batch], y[: 12 * batch], batch_size=batch, epochs=2, shuffle=False, verbose=0)
+
+
+def case_a_layer_that_standardizes_by_its_batches() -> None:
+    """The loss reads what the forward pass has set; a constant of the step has as many entries as the state."""
+
+    class Standardize(keras.layers.Layer):
+        def build(self, shape: Any) -> None:
+            self.moving_mean = self.add_weight(shape=(shape[-1],), initializer="zeros", trainable=False)
+
+        def call(self, x: Any, training: bool = False) -> Any:
+            if training:
+                self.moving_mean.assign(0.9 * self.moving_mean + 0.1 * keras.ops.mean(x, 0))
+            return (x - self.moving_mean) * tf.constant([1.0, 2.0, 3.0])
+
+    x = np.random.RandomState(RANK).randn(24, 3).astype("f")
     for eagerly in (False, True):
-        model.run_eagerly = eagerly
-        model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+        model = keras.Sequential([keras.Input([3]), Standardize(), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", run_eagerly=eagerly)
+        with subtest(eagerly):
+            said = noticed(lambda model=model: lambda b: model.fit(x, x[:, :1], batch_size=3, verbose=0))  # type: ignore[misc]
+            assert "which the loss reads" in said and "tfdist.keep_own" in said, said
 
 
 def in_a_session(feed: Callable[[int], dict[str, float]] = lambda step: {}) -> Step:
@@ -210,8 +233,9 @@ def case_statistics_of_a_scripts_own() -> None:
                 train = v1.train.AdamOptimizer(0.05).minimize(loss)
             session = v1.Session()
             session.run(v1.global_variables_initializer())
-        with subtest(names):
+        with subtest(names), captured_log() as lines:
             assert noticed(lambda session=session, train=train, x=x: lambda b: session.run(train, {x: b})) == ""  # type: ignore[misc]
+            assert RANK or sum("reads it in a branch of a condition" in line for line in lines) == 2, lines
 
 
 def case_part_of_a_session_is_initialised() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,24 @@ def has_name(variable: Any) -> bool:
 def native(variable: Any) -> Any:
     """Return TensorFlow's variable of a Keras 3 variable, which has a path (keras/src/backend/common/variables.py)."""
     return variable.value if hasattr(variable, "path") else variable
+
+
+_EACH_RANK = "_tfdist_of_each_rank"  # attribute of a variable
+
+
+def keep_for_each_rank(variables: Iterable[Any]) -> None:
+    """Note variables that the framework keeps for each rank; see ``of_each_rank``."""
+    for variable in variables:
+        setattr(native(variable), _EACH_RANK, True)
+
+
+def of_each_rank(variable: Any) -> bool:
+    """Return whether the framework keeps a variable for each rank: it notes this, or says so by ``ON_READ``.
+
+    With ``ON_READ`` (totals of metrics) each replica has its own value (tensorflow/python/ops/variables.py).
+    """
+    by_replica = getattr(variable, "synchronization", None) == tf.VariableSynchronization.ON_READ
+    return by_replica or hasattr(variable, _EACH_RANK)
 
 
 def reads_own_table(variable: Any) -> bool:

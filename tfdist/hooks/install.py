@@ -16,13 +16,17 @@ from tfdist.hooks import (
     keras_fit,
     moving_averages,
     optimizers,
+    own_state,
     sessions,
 )
 from tfdist.hooks.patches import Patches
 from tfdist.hooks.saved import saves
 from tfdist.training.steps import Steps
 
-_TRAINING = (gradients, functions, optimizers, moving_averages, keras_fit, batch_normalization, sessions, autocast)
+_TRAINING = (
+    *(gradients, functions, optimizers, moving_averages, keras_fit, batch_normalization, own_state, sessions),
+    autocast,
+)
 _TABLE = (*_TRAINING, saves, checkpoints, exceptions, exit_code)
 Hooks = tuple[ModuleType, ...]
 

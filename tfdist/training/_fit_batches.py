@@ -29,14 +29,10 @@ class EqualBatchCounts:
 
     Args:
       job: the ranks.
-
-    Attributes:
-      batch_size: batch size of this rank in the last training; None if it is unknown.
     """
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self.batch_size: int | None = None
         self._channel: Channel | None = None
         self._digest = 0
 
@@ -51,7 +47,6 @@ class EqualBatchCounts:
     def equalise(self, iterator: Any) -> None:
         """Make an iterator end after the same batch on all ranks. Collective: all ranks, each with its own iterator."""
         dataset, adapter = keras_fit.dataset_of(iterator), iterator.data_adapter
-        self.batch_size = getattr(adapter, "batch_size", None)
         infinite = bool(dataset.cardinality() == tf.data.INFINITE_CARDINALITY)
         world = self._job.world
         own = _Facts(adapter.num_batches, iterator.steps_per_epoch, infinite, self._digest)

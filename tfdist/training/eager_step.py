@@ -192,7 +192,7 @@ class EagerSteps:
         self._variables.applied_by(optimizer)
         read = [v for reference in self._reads.values() if (v := reference()) is not None]
         own = [v for v in optimizers.variables(optimizer) if tf_variables.has_name(v)]
-        return EagerReplicas(self._variables, [*map(native, sources), *own, *read], self._reads.keys())
+        return EagerReplicas(self._variables, [*map(native, sources), *own, *read], dict.fromkeys(self._reads, True))
 
     def left(self, keys: Sequence[Hashable], names: Sequence[str], gradients: Sequence[Any]) -> list[Any]:
         """Return the averages of gradients that a function has returned.

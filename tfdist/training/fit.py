@@ -74,12 +74,10 @@ class FitSteps:
         self._quieten(given)
         self._batches.begin(given)
         self._awaiting = True
-        outer = self._variables.batch_sizes
         try:
             return self._functions.failing_plainly(lambda: original(*bound.args, **bound.kwargs))
         finally:
             self._awaiting = False
-            self._variables.batch_sizes = outer
             self._job.switches.last_steps = None
 
     def fit_tf_keras(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -104,8 +102,6 @@ class FitSteps:
         if self._awaiting:
             self._awaiting = False
             self._batches.equalise(iterator)
-            rows = self._batches.batch_size or 1
-            self._variables.batch_sizes = frozenset({rows} - {1})
 
     def make_train_function(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
         """Hook around ``make_train_function``. XLA cannot compile a training step with most kinds of exchanges."""

@@ -23,7 +23,7 @@ from tfdist.graph.markers import handle_key
 from tfdist.graph.op_builder import build_meetings
 from tfdist.graph.traversal import ancestors
 from tfdist.training import variable_writes
-from tfdist.training._replicas import EagerReplicas, rows_of
+from tfdist.training._replicas import EagerReplicas
 from tfdist.training.eager_step import EagerSteps
 from tfdist.training.replica_check import ReplicaCheck
 from tfdist.training.shared_variables import SharedVariables
@@ -172,7 +172,6 @@ class FunctionSteps:
                     self._variables,
                     [*_captured(graph), *arguments],
                     loss_reads([tensor for mark in state.marks for tensor in mark.sources]),
-                    rows_of(inputs) | rows_of(external for external, _ in graph.captures),
                 )
             )
         return variable_writes.returned(graph)

@@ -40,7 +40,6 @@ class SharedVariables:
       trained: keys (``markers.variable_key``) of the variables for which gradients have been computed.
       of_optimizers: by key of an optimizer's variable, its kind, with the optimizer's class.
       adapted: preprocessing layers that were adapted.
-      batch_sizes: batch sizes of this rank while ``fit`` trains.
       own: unique ids of the variables that the script has given to ``keep_own``.
       given: unique ids of untrained variables that the script has set outside steps to arrays or numbers. They may be
         inputs of this rank.
@@ -62,7 +61,6 @@ class SharedVariables:
         self.own: set[str] = set()
         self.given: set[str] = set()
         self.adapted = AdaptedLayers()
-        self.batch_sizes: frozenset[int] = frozenset()
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         for variable in tf_variables.existing():
             self.created(variable)

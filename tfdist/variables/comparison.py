@@ -32,17 +32,14 @@ REASONS = (
 _READ_REASONS = (
     "The loss reads it. If it is set from each rank's own batch, average the new value: "
     "variable.assign(tfdist.all_reduce(value, 'mean')). Or average it by tfdist.average_variables before it is read. "
-    "If it is meant to differ, like a statistic or a metric, declare it by tfdist.keep_own(variables)"
+    "If it is meant to differ, like a statistic or a state of the samples, declare it by tfdist.keep_own(variables)"
 )
 SET_BY_SCRIPT = (
     "{} and {} more of the variables were set between two steps, to other values on each rank (by {:.1g} of the "
     "largest entry). Rank 0's values are taken, now and each time this happens. To avoid this, set the variables to "
     "tfdist.broadcast(values)"
 )
-_GIVEN = (
-    "{}, which the loss reads, was set to other values on each rank, between two steps. It is treated as each rank's "
-    "input. Call tfdist.keep_own(variable) to confirm this and to remove this message"
-)
+_EXCUSED = "{}, which the loss reads, {}. Call tfdist.keep_own(variable) to confirm this and to remove this message"
 _OTHERS = "the ranks train with other variables, first with number {}", REASONS
 ROUNDING = (
     "{} and {} more of the variables differ between ranks by rounding (by {:.1g} of the largest entry). Different "
@@ -125,8 +122,8 @@ def compare_sketches(control: Channel, own: Sequence[Sketch], since: int, step: 
       DisagreementError: the ranks hold other variables, or values that differ by more than rounding.
     """
     agreement.agree(control, [one.line for one in own], PLACE, _OTHERS)
-    given: set[int] = set().union(*control.all_gather_object({n for n, one in enumerate(own) if one.given}, PLACE))
-    order = sorted(set(range(len(own))) - given, key=lambda n: (_consequence(own[n].kind, len(own[n].shape)), n))
+    excused: set[int] = set().union(*control.all_gather_object({n for n, one in enumerate(own) if one.excused}, PLACE))
+    order = sorted(set(range(len(own))) - excused, key=lambda n: (_consequence(own[n].kind, len(own[n].shape)), n))
     apart: list[tuple[float, str]] = []
     for one in (own[number] for number in order):
         zero = np.array(one.sums, order="C")
@@ -170,15 +167,15 @@ def settle(
     own = [checksum([value]) for value in holder.read(held)]
     first: list[int] = control.broadcast_object(own, PLACE)
     mine = [n for n, (a, b) in enumerate(zip(own, first, strict=True)) if a != b]
-    given = [n for n, one in enumerate(held) if one.kind == READ and holder.given(one)]
-    ranks: list[tuple[list[int], list[int]]] = control.all_gather_object((mine, given), PLACE)
+    excuses = {n: why for n, one in enumerate(held) if one.kind == READ and (why := holder.excuse(one))}
+    ranks: list[tuple[list[int], dict[int, str]]] = control.all_gather_object((mine, excuses), PLACE)
     different: set[int] = set().union(*(n for n, _ in ranks))
     wanted = sorted(different, key=lambda n: (_consequence(held[n].kind, held[n].variable.shape.rank), n))
-    inputs = set().union(*(n for _, n in ranks)).intersection(wanted)
-    for number in sorted(inputs):
+    excused = {n: why for _, of_rank in ranks for n, why in of_rank.items()}
+    for number in sorted(excused.keys() & set(wanted)):
         holder.keep_own(held[number])
-        announce(_GIVEN.format(held[number].name))
-    wanted = [number for number in wanted if number not in inputs]
+        announce(_EXCUSED.format(held[number].name, excused[number]))
+    wanted = [number for number in wanted if number not in excused]
     worst = 0.0
     for number in wanted:
         (value,) = holder.read(held[number : number + 1])

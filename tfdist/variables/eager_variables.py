@@ -23,8 +23,6 @@ _STATISTICS = re.compile(
     r"|(moments/Squeeze|(^|[/_])(mean|var|variance|std|stddev))(_\d+)?/ExponentialMovingAverage",
     re.IGNORECASE,
 )
-# Names of metrics' variables: Keras before 3.5 does not mark them as each replica's own.
-_METRICS = re.compile(r"(^|/)(total|count|(true|false)_(positives|negatives)|total_confusion_matrix)(_\d+)?(:0)?$")
 
 
 def described(variable: Any) -> str:
@@ -98,8 +96,3 @@ def random_state(variable: Any) -> bool:
 def batch_statistic(variable: Any) -> bool:
     """Return whether a variable is a moving statistic of batches (BatchNormalization), which is each rank's own."""
     return _STATISTICS.search(variable.name) is not None
-
-
-def metric_state(variable: Any) -> bool:
-    """Return whether a variable, by its name, is a sum or count of a Keras metric."""
-    return _METRICS.search(variable.name) is not None

@@ -3,12 +3,15 @@
 A gradient depends on the loss, and the loss on the variables that the forward pass reads. A script may set such a
 variable from a rank's own batch, for example class centres, or a codebook by moving averages. Then the ranks compute
 gradients of different losses, and their average is the gradient of none of them.
+
+A variable that is read only inside branches of conditions may not be read in training at all. Batch normalization as
+written for TensorFlow 1 is an example: ``tf.cond(training, batch_statistics, moving_averages)``.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable, Iterable
+from collections.abc import Container, Hashable, Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -19,19 +22,31 @@ from tfdist.graph.traversal import ancestors, arguments, bodies
 
 # Operations that take a variable's value by its handle.
 _READING = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "_ReadVariablesOp"}
+_PASSING = {"Identity", "ReadVariableOp"}  # a variable's value, or its handle
+_BRANCHES = {"Switch", "RefSwitch", "If", "StatelessIf", "Case", "StatelessCase"}  # their results are for branches only
 
 
-def loss_reads(tensors: Iterable[Any]) -> set[Hashable]:
-    """Return the keys (``markers.variable_key``) of the variables that symbolic tensors depend on."""
-    found: set[Hashable] = set()
-    for op in ancestors([t.op for t in tensors if is_symbolic(t)], control=False):
-        if op.type in REFERENCES:
-            found.add(op)
-        for tensor in _read_by(op):
+def loss_reads(tensors: Iterable[Any]) -> dict[Hashable, bool]:
+    """Return the keys (``markers.variable_key``) of the variables that symbolic tensors depend on.
+
+    The value is False for variables that are read only inside branches of conditions.
+    """
+    found: dict[Hashable, bool] = {}
+    walked = dict.fromkeys(ancestors([t.op for t in tensors if is_symbolic(t)], control=False))
+    for op in walked:
+        for tensor in op.outputs[:1] if op.type in REFERENCES else _read_by(op):
             key = handle_key(tensor)
             if key is not None:
-                found.add(key)
+                found[key] = found.get(key, False) or not (op.type in _BRANCHES or _in_branches(tensor.op, walked))
     return found
+
+
+def _in_branches(op: tf.Operation, walked: Container[tf.Operation]) -> bool:
+    """Return whether an operation's results are used inside branches of conditions only."""
+    if op.type in _BRANCHES:
+        return True
+    uses = [use for tensor in op.outputs for use in tensor.consumers() if use in walked]
+    return bool(uses) and all(u.type in _BRANCHES or (u.type in _PASSING and _in_branches(u, walked)) for u in uses)
 
 
 def _read_by(op: tf.Operation) -> list[Any]:
@@ -39,7 +54,7 @@ def _read_by(op: tf.Operation) -> list[Any]:
     handles = [t for t in op.inputs if t.dtype == tf.resource]
     if not handles:
         return []
-    if op.type in _READING:
+    if op.type in _READING or op.type == "Switch":
         return handles[:1]
     read = {number for body in bodies(op) for number in _arguments_read(body)}
     return [t for n, t in enumerate(op.inputs) if n - arguments(op) in read and t.dtype == tf.resource]

@@ -60,8 +60,8 @@ class ReplicaVariables(Protocol):
     def load(self, held: ReplicaVariable, value: np.ndarray) -> None:
         """Set one variable."""
 
-    def given(self, held: ReplicaVariable) -> bool:
-        """Return whether this rank's script has set a variable that the loss reads to its own value between steps."""
+    def excuse(self, held: ReplicaVariable) -> str:
+        """Return the reason, for messages, why a variable that the loss reads may differ; empty if it may not."""
 
     def keep_own(self, held: ReplicaVariable) -> None:
         """Let each rank have its own value of a variable from now on."""
@@ -83,7 +83,7 @@ class BlockReplicas:
         self.identity = holder.identity
         self.read = holder.read
         self.load = holder.load
-        self.given = holder.given
+        self.excuse = holder.excuse
         self.keep_own = holder.keep_own
 
     @property

@@ -29,7 +29,7 @@ class Sketch(NamedTuple):
       block: number of values in each sum; with 1 the sums are the values.
       sums: sums of blocks of values with fixed signs, [blocks], float64; int64 for integers.
       largest: largest finite absolute value; 0 if there is none.
-      given: whether this rank's script has set it to a value of its own between steps.
+      excused: whether it may differ; see ``ReplicaVariables.excuse``.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Sketch(NamedTuple):
     block: int
     sums: np.ndarray
     largest: float
-    given: bool
+    excused: bool
 
 
 def sketches(holder: ReplicaVariables, held: Sequence[ReplicaVariable], values: Sequence[np.ndarray]) -> list[Sketch]:
@@ -49,8 +49,8 @@ def sketches(holder: ReplicaVariables, held: Sequence[ReplicaVariable], values: 
     found = []
     for one, value in zip(held, values, strict=True):
         sums, largest = _sums(np.ravel(value), block)
-        given = one.kind == READ and holder.given(one)
-        found.append(Sketch(one.name, one.kind, one.line, value.dtype, value.shape, block, sums, largest, given))
+        excused = one.kind == READ and bool(holder.excuse(one))
+        found.append(Sketch(one.name, one.kind, one.line, value.dtype, value.shape, block, sums, largest, excused))
     return found
 
 

@@ -86,8 +86,8 @@ class Pretended:
     def load(self, held: ReplicaVariable, value: np.ndarray) -> None:
         self.values[held.name] = value
 
-    def given(self, held: ReplicaVariable) -> bool:
-        return held.name in self.set_by_script
+    def excuse(self, held: ReplicaVariable) -> str:
+        return "was set between two steps" if held.name in self.set_by_script else ""
 
     def keep_own(self, held: ReplicaVariable) -> None:
         del self.values[held.name]

@@ -30,15 +30,17 @@ def test_what_is_read_and_what_is_only_written() -> None:
 
     graph = step.get_concrete_function(tf.TensorSpec([3, 3])).graph
     read = loss_reads([graph.outputs[0]])
-    found = {name for name in names if ("handle", v[name].handle._id) in read}
-    assert found == {"weights", "scale", "table", "in_a_call", "in_a_condition", "in_a_loop"}
+    found = {name: read[key] for name in names if (key := ("handle", v[name].handle._id)) in read}
+    always = ("weights", "scale", "table", "in_a_call", "in_a_loop")
+    assert found == dict.fromkeys(always, True) | {"in_a_condition": False}
 
 
 def test_in_a_sessions_graph() -> None:
     v1 = tf.compat.v1
     for resource in (True, False):
         with tf.Graph().as_default():
-            w, code, other = (v1.get_variable(n, [3], use_resource=resource) for n in ("w", "code", "other"))
-            gradient = tf.gradients(tf.reduce_sum(w * code), w)[0]
-            assert other is not None
-            assert {cast("tf.Operation", key).name for key in loss_reads([gradient])} == {"code"}
+            v = [v1.get_variable(n, [3], use_resource=resource) for n in ("w", "code", "other", "one", "both")]
+            chosen = tf.cond(v1.placeholder(tf.bool, []), lambda: v[3] * v[4], lambda: v[1] + 0.0)  # noqa: B023
+            gradient = tf.gradients(tf.reduce_sum(v[0] * v[1] * chosen * tf.exp(v[4])), v[0])[0]
+            found = {cast("tf.Operation", key).name: always for key, always in loss_reads([gradient]).items()}
+            assert found == {"code": True, "one": False, "both": True}
