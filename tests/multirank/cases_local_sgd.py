@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfdist
+from tests.multirank.cases_keras import assert_fit_law
 from tests.multirank.cases_programs import refusal, through_checkpoint
 from tests.multirank.inside import captured_log, everywhere, job_blocks, settings, state_of, through_mpi
 from tests.multirank.oracle import SavedFunction, SavedGraph, v1
@@ -511,6 +512,72 @@ def case_moving_statistics_are_averaged() -> None:
         for step in range(BLOCK):
             alone = 0.5 * alone + 0.5 * x[2 * step : 2 * step + 2].mean()
         np.testing.assert_allclose(mean, np.mean(everywhere(alone)), rtol=1e-5)
+
+
+class Lookahead(keras.optimizers.SGD):
+    """An optimizer whose slow weights begin as copies of the weights."""
+
+    def build(self, variables: Any) -> None:
+        super().build(variables)
+        self.slow = self.add_optimizer_variables(variables, "slow")
+        for slow, variable in zip(self.slow, variables, strict=True):
+            slow.assign(variable)
+
+
+def case_slots_that_begin_as_copies() -> None:
+    """A reset makes them copies of the new weights again, in a function and at a block that is cut off."""
+    for make, name in ((lambda: Lookahead(RATE), "slow"), (lambda: keras.optimizers.ScheduleFreeAdamW(), "_momentums")):
+        for steps in (BLOCK, 1):
+            with subtest(name, steps), PLAIN.set():
+                weights = [tf.Variable(FIRST["w"]), tf.Variable(FIRST["e"])]
+                optimizer = make()
+                optimizer.build(weights)  # before the function, where its assignments would be operations
+
+                @tf.function
+                def step() -> None:
+                    optimizer.apply_gradients([(w * (RANK + 1), w) for w in weights])  # noqa: B023
+
+                for _ in range(steps):
+                    step()
+                tfdist.end_block()
+                for slot, weight in zip(getattr(optimizer, name), weights, strict=True):
+                    np.testing.assert_array_equal(slot, weight)
+                    assert np.abs(weight).max() > 0.1 and np.ptp(everywhere(weight.numpy()), axis=0).max() == 0
+
+
+def case_optimizers_that_hold_others() -> None:
+    """Blocks of one step of SGD are the training of one process, with moving averages too."""
+
+    def several() -> Any:
+        inner = keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5)
+        return keras.optimizers.MultiOptimizer(
+            keras.optimizers.OptimizerMap(keras.optimizers.SGD(0.2), {".*1/.*": inner})
+        )
+
+    for state in ("reset", "average"):
+        with subtest(state), settings(through_mpi()):
+            tfdist.configure(sync="average", block_steps=1, block_state=state)
+            assert_fit_law(optimizer=several)
+
+
+def case_a_loss_scale_optimizer_of_no_blocks_is_loaded() -> None:
+    """Blocks add variables to the wrapping optimizer, before those of the wrapped one."""
+    with tempfile.TemporaryDirectory() as folder:
+        for before, after in ((settings(through_mpi()), Filter().set()), (Filter().set(), PLAIN.set())):
+            model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2)])
+            optimizer = keras.optimizers.LossScaleOptimizer(
+                keras.optimizers.RMSprop(0.1, momentum=0.9), initial_scale=4.0
+            )
+            with before:
+                model.compile(optimizer, "mse")
+                model.fit(np.ones([8, 3]), np.ones([8, 2]) * RANK, batch_size=2, verbose=0)
+                tfdist.end_block()
+                model.save(f"{folder}/{RANK}.keras")
+            with after:
+                again = keras.saving.load_model(f"{folder}/{RANK}.keras").optimizer
+            assert float(again.dynamic_scale) == 4.0
+            for one, other in zip(again.inner_optimizer.variables, optimizer.inner_optimizer.variables, strict=True):
+                np.testing.assert_array_equal(one, other)
 
 
 def case_adam_that_is_reset_is_told() -> None:

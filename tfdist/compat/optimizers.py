@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from tfdist.compat.variables import native
 
-# Attributes that hold the wrapped optimizer: of Keras's LossScaleOptimizer and our LARC, of tf_keras, and of
-# TensorFlow 1 (keras/src/optimizers/loss_scale_optimizer.py; tensorflow/python/training/experimental).
-_INNER = ("inner_optimizer", "_optimizer", "_opt")
+# Attributes that hold wrapped optimizers: of Keras's LossScaleOptimizer and our LARC, of tf_keras, of TensorFlow 1, and
+# of Keras's MultiOptimizer (keras/src/optimizers/{loss_scale,multi}_optimizer.py; …/training/experimental).
+_INNER = ("inner_optimizer", "_optimizer", "_opt", "_inner_optimizers")
 _RATES = ("_learning_rate", "_current_learning_rate")
 # Variables that do not come from the last gradients: steps, rates, averages for evaluation, and the gradients of an
 # incomplete batch.
@@ -20,12 +20,19 @@ _MOVING_AVERAGES = "_model_variables_moving_average"
 _LISTS_NOT_STATE = (_MOVING_AVERAGES, "_accumulated_gradients")
 
 
-def chain(optimizer: Any) -> list[Any]:
-    """Return an optimizer, the optimizer that it wraps, and so on."""
-    found = [optimizer]
-    while (inner := next((i for n in _INNER if (i := getattr(found[-1], n, None)) is not None), None)) is not None:
-        found.append(inner)
-    return found
+def _inner(optimizer: Any) -> list[Any]:
+    found: Any = next((inner for name in _INNER if (inner := getattr(optimizer, name, None)) is not None), [])
+    return list(found) if isinstance(found, list | tuple) else [found]
+
+
+def tree(optimizer: Any) -> list[Any]:
+    """Return an optimizer, the optimizers that it wraps, and so on."""
+    return [optimizer, *(one for inner in _inner(optimizer) for one in tree(inner))]
+
+
+def innermost(optimizer: Any) -> list[Any]:
+    """Return the optimizers of a tree that wrap no other: they compute the updates."""
+    return [one for one in tree(optimizer) if not _inner(one)]
 
 
 def listed(optimizer: Any) -> list[Any]:
@@ -42,7 +49,7 @@ def own_variables(optimizer: Any) -> list[Any]:
 def variables(optimizer: Any) -> list[Any]:
     """Return the variables of an optimizer and of the wrapped ones, with their rates, which tf_keras does not list."""
     found: dict[int, Any] = {}
-    for one in chain(optimizer):
+    for one in tree(optimizer):
         rates = [*(getattr(one, name, None) for name in _RATES), *getattr(one, "_hyper", {}).values()]
         known = [*own_variables(one), *map(native, rates)]
         found.update({id(variable): variable for variable in known if hasattr(variable, "assign")})
@@ -56,9 +63,19 @@ def not_state(optimizer: Any) -> list[Any]:
     return [native(variable) for variable in [*one, *several] if variable is not None]
 
 
+def behind_own(optimizer: Any, added: int) -> tuple[list[Any], list[Any]]:
+    """Return the variables of a Keras 3 optimizer, without those that were ``added`` to it, in two parts.
+
+    First come its own, behind them those of wrapped optimizers. What is added stands between
+    (keras/src/optimizers/base_optimizer.py, ``_variables``; …/loss_scale_optimizer.py, ``variables``).
+    """
+    own = len(optimizer._variables)
+    return listed(optimizer)[: own - added], listed(optimizer)[own:]
+
+
 def moving_averages(optimizer: Any) -> list[Any]:
     """Return the moving averages of weights that a Keras optimizer with ``use_ema`` keeps; empty for others."""
-    return [v for one in chain(optimizer) for v in getattr(one, _MOVING_AVERAGES, None) or ()]
+    return [v for one in tree(optimizer) for v in getattr(one, _MOVING_AVERAGES, None) or ()]
 
 
 def trained_by(optimizer: Any) -> list[Any]:
@@ -76,7 +93,7 @@ def rate(optimizer: Any) -> Any:
 
     (tensorflow/python/training/*.py; tf_keras/src/optimizers/optimizer.py and .../legacy/optimizer_v2.py.)
     """
-    inner = chain(optimizer)[-1]
+    inner = innermost(optimizer)[0]
     if hasattr(inner, "_decayed_lr"):
         return inner._decayed_lr(tf.float32)
     found = getattr(inner, _RATES[0], getattr(inner, "_lr", None))
@@ -87,7 +104,7 @@ def rate(optimizer: Any) -> Any:
 
 def scales_the_loss(optimizer: Any) -> str:
     """Return the name of the class that scales the loss, of this optimizer or one inside it; empty if there is none."""
-    kinds = (kind.__name__ for one in chain(optimizer) for kind in type(one).__mro__)
+    kinds = (kind.__name__ for one in tree(optimizer) for kind in type(one).__mro__)
     return next((name for name in kinds if name.endswith("LossScaleOptimizer")), "")
 
 

@@ -81,12 +81,15 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
     def load_own(original: Callable[..., Any], self: Any, store: Any) -> Any:
         if len(self.variables) == len(store.keys()):
             return original(self, store)
-        own = len(self.variables) - blocks.added(self)
-        known = _saved_with(len(store.keys()) - own, len(optimizers.trained_by(self)))
+        own, added = len(self.variables) - blocks.added(self), len(store.keys()) - len(self.variables)
+        known = _saved_with(added + blocks.added(self), len(optimizers.trained_by(self)))
         now = _sync(job.switches.settings.sync)
         if own and known not in (None, now):
             announce(_OTHER_BLOCKS % (type(self).__name__, known, now))
-            for number, variable in enumerate(self.variables[:own]):
+            first, behind = optimizers.behind_own(self, blocks.added(self))
+            for number, variable in enumerate(first):
+                variable.assign(store[str(number)])
+            for number, variable in enumerate(behind, len(store.keys()) - len(behind)):
                 variable.assign(store[str(number)])
             return None
         return original(self, store)

@@ -219,8 +219,13 @@ class LocalSGDStep:
         for variable, mean in zip(self._values(number), means[len(own) :], strict=True):
             new.append((variable, self._mixed(variable, mean)))
         if rule.state == "reset":
+            values = {id(variable): value for variable, value in new}
             for variable, initial in state.slots:
-                new.append((variable, tf.fill(tf.shape(variable), tf.constant(initial, variable.dtype.base_dtype))))
+                copied = hasattr(initial, "read_value")
+                value = (
+                    values.get(id(initial), initial.read_value()) if copied else tf.fill(tf.shape(variable), initial)
+                )
+                new.append((variable, tf.cast(value, variable.dtype.base_dtype)))
         with tf.control_dependencies([value for _, value in new]):
             written = [_assign(variable, value) for variable, value in new]
             if not rule.streams:

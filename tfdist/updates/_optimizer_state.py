@@ -20,7 +20,8 @@ class Slot(NamedTuple):
 
     Attributes:
       variable: the variable, as TensorFlow's.
-      initial: initial value of all its entries, a number; None if it is not needed.
+      initial: how it begins: a number that fills it, or a trained variable of which it is a copy; None if it is not
+        needed.
     """
 
     variable: Any
@@ -41,7 +42,10 @@ def slots(optimizer: Any, state: str, trained: Sequence[Any], others: Sequence[A
     """
     if state == "keep":
         return []
-    optimizer = optimizers.chain(optimizer)[-1]
+    return [slot for one in optimizers.innermost(optimizer) for slot in _slots(one, state, trained, others)]
+
+
+def _slots(optimizer: Any, state: str, trained: Sequence[Any], others: Sequence[Any]) -> list[Slot]:
     every = optimizers.own_variables(optimizer)
     left_out = {id(native(v)) for v in others} | {id(v) for v in optimizers.not_state(optimizer)}
     chosen = [n for n, v in enumerate(every) if id(v) not in left_out]
@@ -50,17 +54,26 @@ def slots(optimizer: Any, state: str, trained: Sequence[Any], others: Sequence[A
     if not chosen:
         return []
     if function_state.in_session():
-        beginnings = {n: _constant(every[n].initial_value.op) for n in chosen}
+        beginnings = {n: _uniform(_constant(every[n].initial_value.op)) for n in chosen}
     else:
         _say_biased(optimizer)
-        beginnings = dict(enumerate(_of_a_new_one(optimizer, trained)))
-    return [Slot(every[n], _uniform(beginnings.get(n), every[n], optimizer)) for n in chosen]
+        beginnings = _of_new_ones(optimizer, optimizers.trained_by(optimizer) or trained)
+    for n in chosen:
+        if beginnings.get(n) is None:
+            raise RuntimeError(
+                f"block_state=reset: {every[n].name} of {type(optimizer).__name__} begins neither with one number in "
+                "all entries, nor as a copy of a trained variable. Choose block_state=keep or average"
+            )
+    return [Slot(every[n], beginnings[n]) for n in chosen]
 
 
-def _of_a_new_one(optimizer: Any, trained: Sequence[Any]) -> list[Any]:
-    """Return the values of all variables of a new optimizer with the same configuration, built for tiny variables."""
+def _of_new_ones(optimizer: Any, trained: Sequence[Any]) -> dict[int, Any]:
+    """Return how the variables of an optimizer begin, by their positions; None for other beginnings than of ``Slot``.
+
+    Two new optimizers with the same configuration are built for tiny variables. A variable that has the same number in
+    both is filled with it. One that has each time the number of one of the tiny variables is a copy of it.
+    """
     name = type(optimizer).__name__
-    trained = optimizers.trained_by(optimizer) or trained
     if not (hasattr(optimizer, "from_config") and hasattr(optimizer, "build")):
         raise RuntimeError(
             f"block_state=reset: the initial state of {name} is unknown in a tf.function. Use an optimizer of Keras, "
@@ -68,15 +81,22 @@ def _of_a_new_one(optimizer: Any, trained: Sequence[Any]) -> list[Any]:
         )
     kind = type(trained[0]) if hasattr(trained[0], "path") else tf.Variable
 
-    def build() -> list[Any]:
-        stand_ins = [kind(tf.zeros([1] * len(v.shape), native(v).dtype), dtype=v.dtype, name="one") for v in trained]
+    def build(number: int) -> tuple[list[Any], list[Any]]:
+        random = np.random.RandomState(number)
+        values = [tf.cast(tf.fill([1] * len(v.shape), random.uniform(0.1, 0.9)), native(v).dtype) for v in trained]
         new = type(optimizer).from_config(optimizer.get_config())
-        new.build(stand_ins)
-        return [v.numpy() for v in optimizers.own_variables(new)]
+        new.build([kind(value, dtype=v.dtype, name="one") for value, v in zip(values, trained, strict=True)])
+        return [v.numpy() for v in values], [v.numpy() for v in optimizers.own_variables(new)]
 
     # In another thread, because a function that this thread traces would capture the new variables.
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        return thread.submit(build).result()
+        (values, first), (other_values, second) = thread.map(build, (1, 2))
+    found: dict[int, Any] = {}
+    for n, (one, other) in enumerate(zip(first, second, strict=True)):
+        pairs = zip(trained, values, other_values, strict=True)
+        copies = (native(v) for v, a, b in pairs if np.array_equal(one, a) and np.array_equal(other, b))
+        found[n] = _uniform(one) if np.array_equal(one, other) else next(copies, None)
+    return found
 
 
 def _constant(op: Any) -> Any:
@@ -92,14 +112,10 @@ def _constant(op: Any) -> Any:
     return None if behind is None else _constant(op.inputs[behind].op)
 
 
-def _uniform(value: Any, variable: Any, optimizer: Any) -> Any:
-    array = None if value is None else np.asarray(value)
-    if array is None or not array.size or not np.all(array == array.flat[0]):
-        raise RuntimeError(
-            f"block_state=reset: the entries of {variable.name} of {type(optimizer).__name__} do not begin with the "
-            "same number. Choose block_state=keep or average"
-        )
-    return array.flat[0]
+def _uniform(value: Any) -> Any:
+    """Return the number in all entries of an array; None if there is no such number, or no array."""
+    array = np.zeros(0) if value is None else np.asarray(value)
+    return array.flat[0] if array.size and np.all(array == array.flat[0]) else None
 
 
 _told: set[str] = set()

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from tfdist.compat.optimizers import chain
+from tfdist.compat.optimizers import tree
 from tfdist.core import exclusions, reduce_ops
 from tfdist.core.alignment import ALIGNMENT_BYTES
 from tfdist.core.settings import SettingsError
@@ -57,7 +57,7 @@ class Accumulations(Stage):
         steps = self._job.switches.settings.accumulate_steps
         if steps == 1 or self._job.switches.alone_depth:
             return None
-        for one in chain(optimizer):
+        for one in tree(optimizer):
             own = getattr(one, "gradient_accumulation_steps", None)
             if own is not None:
                 kerass = f"{type(one).__name__} has gradient_accumulation_steps={own}"

@@ -12,6 +12,7 @@ from typing import Any
 
 import keras
 
+from tfdist.compat.optimizers import innermost
 from tfdist.updates.larc import Larc
 
 _UPDATE = "_backend_update_step"
@@ -60,11 +61,13 @@ class LarcKerasOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
         kind = type(inner_optimizer).__name__
         if hasattr(inner_optimizer, "inner_optimizer"):
             raise ValueError(f"LARC must wrap the optimizer inside {kind}, not {kind}: exchange the two")
-        if _UPDATE in vars(inner_optimizer):
+        applying = innermost(inner_optimizer)
+        if any(_UPDATE in vars(one) for one in applying):
             raise ValueError(f"this {kind} has LARC already")
         super().__init__(learning_rate=0.0, name=name)
         self.inner_optimizer, self._larc = inner_optimizer, larc
-        scale_updates(inner_optimizer, lambda: larc)
+        for one in applying:
+            scale_updates(one, lambda: larc)
 
     def build(self, variables: Any) -> None:
         """Build the variables of the wrapped optimizer."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from tfdist.compat.optimizers import chain, of_keras_3, rate
+from tfdist.compat.optimizers import innermost, of_keras_3, rate, tree
 from tfdist.core import exclusions
 from tfdist.core.settings import SettingsError
 from tfdist.graph.job import Job
@@ -27,13 +27,14 @@ class LarcOfSettings(Stage):
         if larc is None:
             return go_on(update)
         name = f"larc={larc.mode}"
-        around = chain(update.optimizer)
+        around = tree(update.optimizer)
         if any(isinstance(one, LarcOptimizer) or type(one).__name__ == "LarcKerasOptimizer" for one in around):
             raise SettingsError(exclusions.LARC_TWICE.told(name, type(around[0]).__name__))
         if of_keras_3(update.optimizer):
             from tfdist.updates.larc_keras import scale_updates  # which imports Keras
 
-            scale_updates(around[-1], self._larc)
+            for one in innermost(update.optimizer):
+                scale_updates(one, self._larc)
             return go_on(update)
         learning_rate = rate(update.optimizer)
         if larc.mode == "clip" and learning_rate is None:

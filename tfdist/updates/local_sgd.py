@@ -318,7 +318,8 @@ class LocalSGD(Stage):
             ]
             new.update({key(v): mean_of_ranks(now[key(v)], self._job) for v in whole})
             for variable, initial in state.slots if rule.state == "reset" else ():
-                new[key(variable)] = np.full_like(now[key(variable)], initial)
+                value = new.get(key(initial), now[key(initial)]) if hasattr(initial, "read_value") else initial
+                new[key(variable)] = np.full_like(now[key(variable)], value)
             new[key(state.position)] = np.array(0, np.int64)
         return new
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from tfdist.compat.optimizers import chain
+from tfdist.compat.optimizers import tree
 from tfdist.core.log import announce
 from tfdist.graph.job import Job
 from tfdist.updates.pipeline import GoOn, Pairs, Stage, Update
@@ -27,7 +27,7 @@ def wrap(optimizer: Any, reduction: WrappedReduction) -> None:
 
 def reduction_of(optimizer: Any) -> WrappedReduction | None:
     """Return the reduction of an optimizer, or of an optimizer inside it; None if there is none."""
-    found: Iterator[WrappedReduction | None] = (getattr(one, _ATTRIBUTE, None) for one in chain(optimizer))
+    found: Iterator[WrappedReduction | None] = (getattr(one, _ATTRIBUTE, None) for one in tree(optimizer))
     return next((one for one in found if one is not None), None)
 
 

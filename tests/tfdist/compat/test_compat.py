@@ -245,7 +245,10 @@ class TestOptimizers:
     def test_which_one_wraps_which(self) -> None:
         sgd = keras.optimizers.SGD(0.5)
         scaled = keras.optimizers.LossScaleOptimizer(sgd)
-        assert optimizers.chain(scaled) == [scaled, sgd]
+        assert optimizers.tree(scaled) == [scaled, sgd] and optimizers.innermost(scaled) == [sgd]
+        adam = keras.optimizers.Adam(0.5)
+        several = keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(sgd, {"a": adam}))
+        assert optimizers.innermost(keras.optimizers.LossScaleOptimizer(several)) == [adam, sgd]
         assert optimizers.scales_the_loss(scaled) == "LossScaleOptimizer"
         assert optimizers.scales_the_loss(sgd) == ""
 
