@@ -13,6 +13,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import tfdist
@@ -182,6 +183,32 @@ def case_variations_of_fit() -> None:
         with subtest(run):
             assert_fit_law(run=run)
     assert_fit_law(run_eagerly=True)
+
+
+def case_float8() -> None:
+    """The largest values by which float8 is scaled are those of all ranks. Gradients are those of a smaller batch."""
+
+    def quantized() -> Any:
+        model = keras.Sequential([keras.Input([5]), keras.layers.Dense(7, "tanh"), keras.layers.Dense(3)])
+        model.quantize("float8")
+        names.extend(weight.name for weight in model.weights)
+        return model
+
+    def ours(scale: str) -> dict[str, np.ndarray]:
+        with settings(loss_scale=scale):
+            return trained(quantized, lambda: keras.optimizers.SGD(0.1), fit, True, tfdist.rank())
+
+    names: list[str] = []
+    expected = one_process(lambda: trained(quantized, lambda: keras.optimizers.SGD(0.1), fit, False, 0))
+    for scale in ("none", "64"):  # Keras has no float8 with run_eagerly
+        factor = tfdist.size() * (64 if scale == "64" else 1)
+        found = ours(scale)
+        for name, one, other in zip(names, found.values(), expected.values(), strict=False):
+            with subtest(scale, name):
+                wanted = other * factor if "outputs_grad" in name else other
+                np.testing.assert_allclose(one, wanted, rtol=2e-2, atol=2e-2 * np.abs(wanted).max())
+    with settings(accumulate_steps=2), pytest.raises(tfdist.SettingsError, match="is overwritten with its gradient"):
+        ours("none")
 
 
 def case_reduced_precision() -> None:

@@ -45,6 +45,12 @@ def native(variable: Any) -> Any:
     return variable.value if hasattr(variable, "path") else variable
 
 
+def is_overwritten(variable: Any) -> bool:
+    """Return whether a Keras 3 variable gets its gradient as its new value, such as the largest values that float8
+    is scaled by (keras/src/layers/core/dense.py; keras/src/optimizers/base_optimizer.py)."""
+    return bool(getattr(variable, "overwrite_with_gradient", False))
+
+
 _EACH_RANK = "_tfdist_of_each_rank"  # attribute of a variable
 
 

@@ -115,6 +115,9 @@ HELD_AND_KERAS = Exclusion(
     "tfdist exchanges once in `accumulate_steps` steps, Keras's accumulation in each step",
     _ONE_OF_THEM,
 )
+HELD_AND_OVERWRITTEN = Exclusion(
+    _HELD, "float8 of Keras (`quantize`)", "the largest values of the steps would be added up", _ONE_OF_THEM
+)
 HELD_AND_REDUCER = Exclusion(_HELD, "`extend.use_reducer`", "a reducer combines each step separately", _ONE_OF_THEM)
 HELD_AND_JOIN = Exclusion(
     _HELD,
@@ -148,7 +151,7 @@ HOROVOD_AND_STAGE = Exclusion(
 TABLE = (
     *(LOCAL_AND_HELD, LOCAL_AND_SCALED, LOCAL_AND_SPARSE, LOCAL_AND_EAGER, LOCAL_AND_OWN_BEGINNING, LOCAL_AND_JOIN),
     *(PLAIN_AND_FILTER, SCALE_AND_RATE, FEW_BITS_AND_GRADIENTS, STREAMED_AND_STATE),
-    *(HELD_AND_EAGER, HELD_AND_ASSIGNED, HELD_AND_KERAS, HELD_AND_REDUCER, HELD_AND_JOIN),
+    *(HELD_AND_EAGER, HELD_AND_ASSIGNED, HELD_AND_KERAS, HELD_AND_OVERWRITTEN, HELD_AND_REDUCER, HELD_AND_JOIN),
     *(EXCHANGE_AND_JOIN, SCALED_AND_KERAS, LARC_TWICE, HOROVOD_AND_AUTOMATIC, HOROVOD_AND_STAGE),
 )
 

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat.graphs import is_symbolic
-from tfdist.compat.variables import reads_own_table
+from tfdist.compat.variables import is_overwritten, reads_own_table
 from tfdist.graph import function_state
 from tfdist.graph.graph_state import GraphState, make_state, state_of
 from tfdist.graph.job import Job
@@ -46,7 +46,7 @@ def marked(
     calls = tuple(map(tensor_key, of))
     return [
         _mark(key, variable_name(x), dense_if_asked(gradient, job), calls, each and not through)
-        if gradient is not None and (key := variable_key(x)) is not None
+        if gradient is not None and (key := variable_key(x)) is not None and not is_overwritten(x)
         else gradient
         for x, gradient in zip(variables, gradients, strict=True)
     ]

@@ -42,7 +42,7 @@ def _tf_gradients(patches: Patches, job: Job, scaling: LossScaling, outermost: O
                 derivatives = original(ys, xs, grad_ys, *args, **kwargs)
             else:
                 given = seeds(scale, targets, None if grad_ys is None else _list(grad_ys))
-                derivatives = unscaled(original(targets, xs, given, *args, **kwargs), scale)
+                derivatives = unscaled(original(targets, xs, given, *args, **kwargs), variables, scale)
             return marking.marked(variables, derivatives, job, ys)
 
         return outermost.call(wrapper, lambda: original(ys, xs, grad_ys, *args, **kwargs))
@@ -139,7 +139,7 @@ def _tapes(patches: Patches, job: Job, eager: EagerSteps, scaling: LossScaling, 
             else:
                 given = seeds(scale, targets, None if output_gradients is None else tf.nest.flatten(output_gradients))
                 derivatives = original(self, target, sources, given, *args, **kwargs)
-                new = unscaled(tf.nest.flatten(derivatives), scale)
+                new = unscaled(tf.nest.flatten(derivatives), tf.nest.flatten(sources), scale)
                 derivatives = tf.nest.pack_sequence_as(derivatives, new)
             return handed_out(self, target, sources, derivatives)
 

@@ -281,4 +281,4 @@ class EagerSteps:
 
 
 def _is_variable(x: Any) -> bool:
-    return variable_key(x) is not None and tf_variables.has_name(native(x))
+    return variable_key(x) is not None and tf_variables.has_name(native(x)) and not tf_variables.is_overwritten(x)

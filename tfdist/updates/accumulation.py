@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.compat.optimizers import tree
+from tfdist.compat.variables import is_overwritten
 from tfdist.core import exclusions, reduce_ops
 from tfdist.core.alignment import ALIGNMENT_BYTES
 from tfdist.core.settings import SettingsError
@@ -25,7 +26,7 @@ from tfdist.engine.exchange import Exchange
 from tfdist.engine.sparse_rows import Rows, Table, merged, unmerged
 from tfdist.graph import function_state
 from tfdist.graph.job import Job, LastSteps
-from tfdist.graph.markers import Marker, variable_key
+from tfdist.graph.markers import Marker, variable_key, variable_name
 from tfdist.updates.pipeline import GoOn, Pairs, Stage, Update
 
 
@@ -65,6 +66,10 @@ class Accumulations(Stage):
         if tf.executing_eagerly():
             eagerly = f"{type(optimizer).__name__} applies gradients eagerly"
             raise RuntimeError(exclusions.HELD_AND_EAGER.told(f"accumulate_steps={steps}", eagerly))
+        overwritten = next((variable_name(v) for g, v in pairs if g is not None and is_overwritten(v)), "")
+        if overwritten:
+            over = f"{overwritten} is overwritten with its gradient"
+            raise SettingsError(exclusions.HELD_AND_OVERWRITTEN.told(f"accumulate_steps={steps}", over))
         keys = [variable_key(variable) for gradient, variable in pairs if gradient is not None]
         if not function_state.in_session():
             function_state.accumulate(keys)

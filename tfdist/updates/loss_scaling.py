@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tfdist.compat.graphs import control_flow, control_flow_around
 from tfdist.compat.optimizers import scales_the_loss, track
+from tfdist.compat.variables import is_overwritten
 from tfdist.core import exclusions
 from tfdist.core.log import announce, rarely
 from tfdist.core.settings import SettingsError
@@ -153,11 +154,12 @@ def seeds(scale: tf.Tensor, targets: Sequence[Any], given: Sequence[Any] | None)
     return found
 
 
-def unscaled(derivatives: Sequence[Any], scale: tf.Tensor) -> list[Any]:
-    """Return the gradients of the unscaled loss, from those of the scaled loss."""
+def unscaled(derivatives: Sequence[Any], sources: Sequence[Any], scale: tf.Tensor) -> list[Any]:
+    """Return the gradients of the unscaled loss with respect to ``sources``, from those of the scaled loss."""
     with tf.name_scope("tfdist/loss_scale"):
         inverse = 1 / scale
-        return [derivative if derivative is None else times(derivative, inverse) for derivative in derivatives]
+        pairs = zip(derivatives, sources, strict=True)
+        return [d if d is None or is_overwritten(source) else times(d, inverse) for d, source in pairs]
 
 
 def _follow(how: LossScale, values: np.ndarray, due: np.ndarray, largest: np.ndarray) -> np.ndarray:

@@ -12,14 +12,21 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.compat.variables import is_overwritten
+from tfdist.core.log import announce
 from tfdist.graph import function_state
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Reducer
 from tfdist.graph.markers import variable_key
+from tfdist.graph.tensor_collectives import TensorCollectives
 from tfdist.training import gradient_rewrite
 from tfdist.training.gradient_rewrite import Application
 from tfdist.training.steps import Steps
 
+_OVERWRITTEN = (
+    "float8: what overwrites a variable is the largest value of the ranks. Gradients of outputs are %d times as large "
+    "as in one process, and so are their largest values, because each rank's loss is the mean of a smaller batch"
+)
 Pairs = Sequence[tuple[Any, Any]]
 
 
@@ -147,6 +154,9 @@ class NoteTrained(Stage):
 class Reduce(Stage):
     """Stage that replaces each rank's own gradients with averages.
 
+    What overwrites a variable is no gradient. It is the largest value of a batch, for Keras's float8: one process would
+    take the maximum.
+
     Args:
       steps: objects around the training steps of this process.
       built: function that is called when averages have been built in a graph.
@@ -154,18 +164,37 @@ class Reduce(Stage):
 
     def __init__(self, steps: Steps, built: Callable[[], None]) -> None:
         self._job, self._eager, self._built = steps.job, steps.eager, built
+        self._said = False
+        self._together = TensorCollectives(steps.job, steps.job.world)
 
     def update(self, update: Update, go_on: GoOn) -> Any:
         return go_on(update.with_(pairs=self._averaged(update)) if self._job.switches.rewrites else update)
 
     def _averaged(self, update: Update) -> Pairs:
         gradient_rewrite.check_replicas(tf.distribute.get_strategy())
+        found = list(update.pairs)
+        overwriting = [n for n, (g, v) in enumerate(found) if g is not None and is_overwritten(v)]
+        others = [n for n in range(len(found)) if n not in overwriting]
+        pairs = [found[n] for n in others]
         if tf.executing_eagerly():
-            return self._eager.applied(update.optimizer, update.pairs)
-        averages = gradient_rewrite.averaged(update.pairs, self._job, update.held, update.reducer)
-        gradient_rewrite.warn_of_condition(self._job)
-        self._built()
-        return averages
+            averages = self._eager.applied(update.optimizer, pairs)
+        else:
+            averages = gradient_rewrite.averaged(pairs, self._job, update.held, update.reducer)
+            gradient_rewrite.warn_of_condition(self._job)
+            self._built()
+        for n, average in zip(others, averages, strict=True):
+            found[n] = average
+        if overwriting and update.block is None:
+            own = [tf.convert_to_tensor(found[n][0]) for n in overwriting]
+            self._say_overwritten()
+            for n, largest in zip(overwriting, self._together.all_reduce_together(own, "max"), strict=True):
+                found[n] = largest, found[n][1]
+        return found
+
+    def _say_overwritten(self) -> None:
+        if not self._said and self._job.world.size > 1:
+            self._said = True
+            announce(_OVERWRITTEN % self._job.world.size)
 
 
 class SetSameValues(Stage):
