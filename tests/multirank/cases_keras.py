@@ -235,6 +235,20 @@ def case_embeddings_stay_sparse() -> None:
     assert_fit_law(embedding)
 
 
+def case_embeddings_that_differ_from_one_process_are_told() -> None:
+    for make, way, said in (
+        (lambda: keras.optimizers.SGD(0.1, momentum=0.9), "auto", False),
+        (lambda: keras.optimizers.SGD(0.1, clipnorm=0.5), "auto", True),
+        (lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Lion(0.1)), "auto", True),
+        (lambda: keras.optimizers.Nadam(0.1), "unmerged", False),
+    ):
+        with subtest(make(), way), settings(), captured_log() as lines:
+            tfdist.configure(sparse=way)
+            trained(embedding, make, fit, True, 0)
+            told = [line for line in lines if "sparse_ways={'embedding/embeddings': 'unmerged'}" in line]
+            assert len(told) == (said and tfdist.rank() == 0), lines
+
+
 # These optimizers square each row separately: for a row that occurs twice, the result differs from that of the sum.
 SQUARING: dict[str, Callable[[], Any]] = {
     "adam": lambda: keras.optimizers.Adam(0.05, epsilon=1e-3),

@@ -88,6 +88,20 @@ def of_keras_3(optimizer: Any) -> bool:
     return hasattr(optimizer, "stateless_apply")
 
 
+def by_single_rows(optimizer: Any) -> str:
+    """Return the class of a Keras 3 optimizer that squares or clips each row of ``IndexedSlices`` by itself.
+
+    Others, for which the result is empty, compute with the sum of equal rows (keras/src/backend/tensorflow/sparse.py).
+    """
+    clips = ("clipnorm", "global_clipnorm", "clipvalue")
+    for one in innermost(optimizer):
+        if of_keras_3(one) and (
+            type(one) is not sys.modules["keras"].optimizers.SGD or any(getattr(one, name) for name in clips)
+        ):
+            return type(one).__name__
+    return ""
+
+
 def rate(optimizer: Any) -> Any:
     """Return the present learning rate of an optimizer of TensorFlow 1 or tf_keras; None if there is no such attribute.
 
