@@ -15,7 +15,18 @@ import tensorflow as tf
 import tfdist
 from tests.multirank.cases_programs import Model, assert_equal_everywhere, assert_program_law, clip, refusal
 from tests.multirank.inside import everywhere
-from tests.multirank.oracle import Feed, assert_close, data, merged, mine, one_process, placeholders, train, v1
+from tests.multirank.oracle import (
+    Feed,
+    assert_close,
+    assert_law,
+    data,
+    merged,
+    mine,
+    one_process,
+    placeholders,
+    train,
+    v1,
+)
 from tests.named import subtest
 
 STEPS = 5
@@ -127,54 +138,160 @@ def case_one_message_for_what_is_assigned() -> None:
 
 
 def case_an_assignment_after_the_first_run_is_refused() -> None:
-    with tf.Graph().as_default(), v1.Session() as session:
-        loss, variables = graph_loss()
-        gradients = tf.gradients(loss, variables)
-        session.run(v1.global_variables_initializer())
-        step = v1.assign_sub(variables[0], gradients[0], name="late")
-        told = refusal(lambda: session.run(step))
-    assert "AssignSub" in told and "already run" in told and "all_reduce" in told, told
+    for ran in ("a run", "a callable"):
+        with subtest(ran), tf.Graph().as_default(), v1.Session() as session:
+            loss, variables = graph_loss()
+            gradients = tf.gradients(loss, variables)
+            if ran == "a run":
+                session.run(v1.global_variables_initializer())
+            else:
+                session.make_callable(gradients[0])
+            step = v1.assign_sub(variables[0], gradients[0], name="late")
+            told = refusal(lambda: session.run(step))  # noqa: B023
+            assert "AssignSub" in told and "already run" in told and "all_reduce" in told, told
 
 
-def case_inner_steps_in_a_graph_stay_own() -> None:
-    """Meta-learning: the inner gradient, which is differentiated again, is not averaged; the outer gradient is."""
+def case_ways_to_run_a_graph_that_assigns() -> None:
+    """Callables that are made before the first run, and graphs that are finalized before it."""
 
-    def build() -> Any:
-        loss, (w, e) = graph_loss()
-        p = tf.compat.v1.get_default_graph().get_tensor_by_name
-        (inner,) = tf.gradients(loss, [w])
-        outer = tf.reduce_mean((p("x:0") @ (w - 0.5 * inner) - p("y:0")) ** 2)
-        seen = v1.get_variable("seen", [], initializer=v1.zeros_initializer(), trainable=False)
-        updates = [v1.assign_sub(w, 0.1 * tf.gradients(outer, [w])[0])]
-        return tf.group(*updates, seen.assign(outer), e.assign(e))
+    def trained(way: str, feeds: list[Feed], seed: int) -> dict[str, np.ndarray]:
+        with tf.Graph().as_default() as graph:
+            v1.set_random_seed(seed)
+            step = in_graph(raw_operations if way == "monitored" else clipped_sgd)()
+            init, variables = v1.global_variables_initializer(), v1.global_variables()
+            p = [graph.get_tensor_by_name(f"{name}:0") for name in "xyi"]
+            if way == "monitored":
+                v1.train.get_or_create_global_step()
+                session = v1.train.MonitoredTrainingSession()
+
+                def run(feed: Any, session: Any = session) -> Any:
+                    return session.run(step, feed)
+            else:
+                session = v1.Session(graph=graph)
+                init, called = session.make_callable(init), session.make_callable([step], feed_list=p)
+                init()
+
+                def run(feed: Any, session: Any = session) -> Any:
+                    return called(*feed.values())
+
+                if way == "finalized":
+                    graph.finalize()
+            for feed in feeds:
+                run(dict(zip(p, (feed[name] for name in "xyi"), strict=True)))
+            return dict(zip([v.name for v in variables], session.run(variables), strict=True))
 
     feeds = data(steps=STEPS)
+    for way in ("callable", "finalized", "monitored"):
+        with subtest(way):
+            expected = one_process(functools.partial(trained, way, feeds, 0))
+            assert_close(trained(way, [mine(f) for f in feeds], tfdist.rank()), expected, 1e-5)
+    with tf.Graph().as_default() as graph, v1.Session(graph=graph) as session:
+        step = in_graph(clipped_sgd)()
+        assert "partial_run cannot" in refusal(lambda: session.partial_run_setup([step]))
 
-    def parts() -> dict[str, np.ndarray]:
-        """Return the reference: each rank's share is a task, and one process averages their outer gradients."""
-        size, values = tfdist.size(), None
-        with tf.Graph().as_default() as graph, v1.Session(graph=graph) as session:
-            v1.set_random_seed(0)
-            loss, (w, e) = graph_loss()
-            p = graph.get_tensor_by_name
-            (inner,) = tf.gradients(loss, [w])
-            outer = tf.reduce_mean((p("x:0") @ (w - 0.5 * inner) - p("y:0")) ** 2)
-            (gradient,) = tf.gradients(outer, [w])
-            session.run(v1.global_variables_initializer())
-            values, rows = session.run([w, e])
+
+def case_gradients_that_are_stored() -> None:
+    """Queues, accumulators, staging areas and tables of TensorFlow: what comes out of them is the average."""
+
+    def queue(gradients: list[Any], variables: list[Any]) -> Any:
+        held = tf.queue.FIFOQueue(9, [g.dtype for g in gradients], [v.shape for v in variables])
+        with tf.control_dependencies([held.enqueue(gradients)]):
+            return held.dequeue()
+
+    def stage(gradients: list[Any], variables: list[Any]) -> Any:
+        held = tf.raw_ops.Stage(values=gradients, shared_name="s")
+        with tf.control_dependencies([held]):
+            return tf.raw_ops.Unstage(dtypes=[g.dtype for g in gradients], shared_name="s")
+
+    def table(gradients: list[Any], variables: list[Any]) -> Any:
+        size = int(variables[0].shape.num_elements())
+        held = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, tf.zeros([size]))
+        with tf.control_dependencies([held.insert([0], tf.reshape(gradients[0], [1, size]))]):
+            return [tf.reshape(held.lookup([np.int64(0)]), variables[0].shape), gradients[1]]
+
+    def accumulator(gradients: list[Any], variables: list[Any]) -> Any:
+        held = [v1.ConditionalAccumulator(g.dtype, v.shape) for g, v in zip(gradients, variables, strict=True)]
+        pairs = zip(held, gradients, strict=True)
+        with tf.control_dependencies([h.apply_grad(g, local_step=1 << 40) for h, g in pairs]):
+            return [h.take_grad(1) for h in held]
+
+    def sparse(_: list[Any], variables: list[Any]) -> Any:
+        rows = v1.get_default_graph().get_tensor_by_name("i:0")
+        slices = tf.gradients(tf.reduce_mean(tf.nn.embedding_lookup(variables[1], rows) ** 2), variables[1])
+        held = v1.SparseConditionalAccumulator(tf.float32, variables[1].shape)
+        with tf.control_dependencies([held.apply_indexed_slices_grad(slices[0], local_step=1 << 40)]):
+            taken = held.take_indexed_slices_grad(1)
+        return [tf.zeros(variables[0].shape), taken]
+
+    def build(store: Any, optimizer: bool) -> Any:
+        def made() -> Any:
+            loss, variables = graph_loss()
+            gradients = store([tf.convert_to_tensor(g) for g in tf.gradients(loss, variables)], variables)
+            if optimizer:
+                return v1.train.GradientDescentOptimizer(0.3).apply_gradients(zip(gradients, variables, strict=True))
+            pairs = zip(variables, map(tf.convert_to_tensor, gradients), strict=True)
+            return tf.group(*[v1.assign_sub(v, 0.3 * tf.reshape(g, v.shape)) for v, g in pairs])
+
+        return made
+
+    for store in (queue, stage, table, accumulator, sparse):
+        for optimizer in (True, False):
+            if store is not sparse or optimizer:
+                with subtest(store, optimizer):
+                    assert_law(build(store, optimizer), feeds=data(steps=STEPS))
+
+
+def case_complex_variables() -> None:
+    def program(apply: str) -> Any:
+        def run(feeds: list[Feed]) -> dict[str, np.ndarray]:
+            w = tf.Variable(tf.complex(tf.random.normal([5, 3]), tf.random.normal([5, 3])), name="w")
+
+            def step(x: Any, y: Any) -> None:
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean(tf.abs(tf.cast(x, w.dtype) @ w - tf.cast(y, w.dtype)) ** 2)
+                w.assign_sub(0.3 * tape.gradient(loss, w))
+
+            call = step if apply == "eagerly" else tf.function(step)
             for feed in feeds:
-                total = 0
-                for rank in range(size):
-                    part = {f"{n}:0": v[rank::size] for n, v in feed.items()}
-                    w.load(values, session)
-                    total = total + session.run(gradient, part)
-                values = values - 0.1 * total / size
-        return {"w:0": values, "e:0": rows}
+                call(tf.constant(feed["x"]), tf.constant(feed["y"]))
+            return {"w": w.numpy()}
 
-    found = train(build, [mine(f) for f in feeds], tfdist.rank())
-    losses = everywhere(found.pop("seen:0"))
-    assert len({float(x) for x in losses}) == tfdist.size(), losses
-    assert_close(found, one_process(parts), 1e-5)
+        return run
+
+    for apply in ("in a function", "eagerly"):
+        with subtest(apply):
+            assert_program_law(program(apply), steps=STEPS)
+
+
+def case_inner_steps_of_equal_shapes_stay_own() -> None:
+    """The losses have the shape of the variable. Metrics and results of the inner step stay each rank's own, too."""
+    for shape in ((1,), ()):
+        tasks = [np.float32(rank + 0.5) + np.zeros(shape, np.float32) for rank in range(tfdist.size())]
+        w, seen = tf.Variable(tf.ones(shape)), tf.Variable(tf.zeros(shape), trainable=False)
+
+        @tf.function
+        def step(x: Any) -> Any:
+            with tf.GradientTape() as outer:
+                with tf.GradientTape() as inner:
+                    loss = (w * x - 1.0) ** 2  # noqa: B023
+                moved = w - 0.1 * inner.gradient(loss, w)  # noqa: B023
+                losses = (moved * x - 1.0) ** 2
+            w.assign_sub(0.1 * outer.gradient(losses, w))  # noqa: B023
+            seen.assign(losses)  # noqa: B023
+            return losses, moved
+
+        wanted = np.ones(shape)
+        with subtest(shape):
+            for _ in range(STEPS):
+                moved = [wanted - 0.2 * x * (wanted * x - 1) for x in tasks]
+                losses = [(m * x - 1) ** 2 for m, x in zip(moved, tasks, strict=True)]
+                slopes = [2 * (m * x - 1) * x * (1 - 0.2 * x**2) for m, x in zip(moved, tasks, strict=True)]
+                wanted = wanted - 0.1 * np.mean(slopes, axis=0)
+                found = step(tasks[tfdist.rank()])
+                for one, other in zip(found, (losses[tfdist.rank()], moved[tfdist.rank()]), strict=True):
+                    np.testing.assert_allclose(one, other, rtol=1e-4)
+                np.testing.assert_allclose(w, wanted, rtol=1e-5)
+                np.testing.assert_allclose(seen, losses[tfdist.rank()], rtol=1e-4)
 
 
 def by_function(apply: Callable[[Any, list[Any], list[Any]], None], clipped: bool = False) -> Any:

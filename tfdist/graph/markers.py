@@ -34,7 +34,7 @@ class Marker:
       of: keys of the differentiated tensors; gradients of the same tensors are averaged together.
       each: True if it holds derivatives of many numbers, for example of each example's loss. The script combines them
         later, and the result is averaged when it is applied.
-      differentiated: True if another gradient was computed through it, as in an inner step of meta-learning.
+      targets: operations of the tensors whose gradients were computed through it, as in an inner step of meta-learning.
       averaged: True if its input has been replaced by the average.
       reduced: True if the script has combined values made of it over the ranks. It must stay this rank's gradient.
       due: bool tensor, True if this step's average is to be applied; None: every step's average is applied.
@@ -48,10 +48,15 @@ class Marker:
     version: int
     of: tuple[Hashable, ...] = ()
     each: bool = False
-    differentiated: bool = False
+    targets: list[tf.Operation] = dataclasses.field(default_factory=list)
     averaged: bool = False
     reduced: bool = False
     due: tf.Tensor | None = None
+
+    @property
+    def differentiated(self) -> bool:
+        """Whether another gradient was computed through it."""
+        return bool(self.targets)
 
     @property
     def stays_own(self) -> bool:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.compat.graphs import is_symbolic
 from tfdist.compat.variables import is_overwritten, reads_own_table
-from tfdist.graph import function_state
+from tfdist.graph import function_state, traversal
 from tfdist.graph.graph_state import GraphState, make_state, state_of
 from tfdist.graph.job import Job
 from tfdist.graph.markers import Gradient, Marker, variable_key, variable_name
@@ -42,7 +42,7 @@ def marked(
     state = state_of(tf.compat.v1.get_default_graph())
     through = [*markers_behind(of, state), *in_loops(of, state)] if state and state.pending else []
     for marker in through:
-        marker.differentiated = True
+        marker.targets += [t.op for t in of]
     calls = tuple(map(tensor_key, of))
     return [
         _mark(key, variable_name(x), dense_if_asked(gradient, job), calls, each and not through)
@@ -120,6 +120,22 @@ def of_gradients(tensor: tf.Tensor) -> bool:
 
 def in_loops(values: Iterable[tf.Tensor], state: GraphState) -> list[Marker]:
     """Return markers of gradients in the bodies of loops and conditions that tensors depend on."""
+    return _in_bodies(_behind(values, state), state)
+
+
+def uses(marker: Marker, values: Iterable[tf.Tensor], state: GraphState) -> bool:
+    """Return whether tensors use a gradient, not only results of the computation that was differentiated again.
+
+    That computation ends in the targets. The loss of meta-learning, and metrics of its inner step, are its results.
+    """
+    if not marker.differentiated:
+        return True
+    inside = set(ancestors(marker.targets, control=False)).difference(t.op for t in marker.tensors)
+    found = [op for op in _behind(values, state, inside) if op not in inside]
+    return any(state.markers.get(op) is marker for op in found) or marker in _in_bodies(found, state)
+
+
+def _in_bodies(operations: Iterable[tf.Operation], state: GraphState) -> list[Marker]:
     bodies: dict[str, list[Marker]] = {}
     for marker in state.markers.values():
         graph = marker.tensors[0].graph
@@ -128,7 +144,12 @@ def in_loops(values: Iterable[tf.Tensor], state: GraphState) -> list[Marker]:
             graph = graph.outer_graph
     if not bodies:
         return []
-    return [m for op in _behind(values, state) for name in called_functions(op) for m in bodies.get(name, ())]
+    return [m for op in operations for name in called_functions(op) for m in bodies.get(name, ())]
+
+
+def stored_behind(values: Iterable[tf.Tensor], state: GraphState) -> list[tf.Tensor]:
+    """Return what a graph puts into the queues and accumulators from which tensors come."""
+    return [tensor for op in _behind(values, state) for tensor in traversal.stored_behind(op)]
 
 
 def exchanged_behind(values: Iterable[tf.Tensor], state: GraphState) -> bool:
@@ -141,7 +162,10 @@ def markers_behind(values: Iterable[tf.Tensor], state: GraphState) -> list[Marke
     return list(dict.fromkeys(state.markers[op] for op in _behind(values, state) if op in state.markers))
 
 
-def _behind(values: Iterable[tf.Tensor], state: GraphState) -> Iterator[tf.Operation]:
-    """Return the operations that tensors depend on, up to gradients and results of exchanges."""
+def _behind(
+    values: Iterable[tf.Tensor], state: GraphState, stop: Container[tf.Operation] = ()
+) -> Iterator[tf.Operation]:
+    """Return the operations that tensors depend on, up to gradients, results of exchanges, and those of ``stop``."""
     start = [t.op for t in values if is_symbolic(t)]  # rows may be eager tensors
-    return ancestors(start, stop=lambda op: op in state.markers or op in state.exchanged, control=False)
+    ends = (state.markers, state.exchanged, stop)
+    return ancestors(start, stop=lambda op: any(op in end for end in ends), control=False)

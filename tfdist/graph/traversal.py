@@ -55,6 +55,12 @@ def outside(tensor: Any) -> Any:
     return tensor
 
 
+def stored_behind(op: tf.Operation) -> list[tf.Tensor]:
+    """Return what a graph puts into the queue, table or accumulator that an operation takes its results from."""
+    uses = op.inputs[0].consumers() if _TAKES.search(op.type) else ()
+    return [tensor for use in uses if STORES.search(use.type) for tensor in use.inputs[1:]]
+
+
 def called_functions(op: tf.Operation) -> Iterator[str]:
     """Yield the names of the functions that an operation calls, for example of a loop's body."""
     for value in op.node_def.attr.values():
@@ -78,6 +84,8 @@ def bodies(op: tf.Operation) -> Iterator[Any]:
 
 
 WRITES = re.compile("Assign|Apply|Scatter")  # the types of operations that write to variables
+STORES = re.compile(f"{WRITES.pattern}|Enqueue|Insert|Stage$")  # or to queues, tables and staging areas
+_TAKES = re.compile("Dequeue|TakeGradient|LookupTableFind")  # out of these, by a handle that is the first input
 # Number of inputs before the functions' arguments, by the type of an operation that calls functions.
 _BEFORE_ARGUMENTS = {"If": 1, "StatelessIf": 1, "Case": 1, "StatelessCase": 1}
 

@@ -13,6 +13,7 @@ from tensorflow.python.training import monitored_session
 from tfdist.graph.job import Job
 from tfdist.graph.tensorflow_collectives import TensorFlowCollectives
 from tfdist.hooks.patches import Patches
+from tfdist.training import variable_writes
 from tfdist.training.initial_broadcast import broadcast_behind
 from tfdist.training.session_step import SessionSteps
 from tfdist.training.steps import Steps
@@ -22,6 +23,7 @@ from tfdist.updates.local_sgd import LocalSGD, local_sgd_of
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
     """Install the hooks of this module."""
     _initializers(patches, job)
+    _graphs(patches, job)
     _sessions(patches, steps.sessions, local_sgd_of(steps))
     _targets(patches, job)
 
@@ -34,6 +36,16 @@ def _initializers(patches: Patches, job: Job) -> None:
         return result if tf.executing_eagerly() else broadcast_behind(result, var_list, job)
 
     patches.replace_everywhere(tf_variables, "variables_initializer", initializer, ("var_list", "name"))
+
+
+def _graphs(patches: Patches, job: Job) -> None:
+    """Hook the end of a graph's construction: tensorflow/python/framework/ops.py."""
+
+    def finalize(original: Callable[..., Any], self: Any) -> None:
+        variable_writes.before_run(self, job)
+        original(self)
+
+    patches.replace(tf.Graph, "finalize", finalize, ("self",))
 
 
 def _targets(patches: Patches, job: Job) -> None:
@@ -59,12 +71,18 @@ def _sessions(patches: Patches, sessions: SessionSteps, blocks: LocalSGD) -> Non
         return lambda *feeds, **options: sessions.around(session, fetches, lambda: plain(*feeds, **options))
 
     def make_callable(original: Callable[..., Any], self: Any, fetches: Any, *args: Any, **kwargs: Any) -> Any:
+        sessions.callable_made(self)
         return hooked(self, fetches, original(self, fetches, *args, **kwargs))
 
     def make_from_options(original: Callable[..., Any], self: Any, callable_options: Any) -> Any:
         """Hook the callable by which Keras trains in a session: tf_keras/src/backend.py, ``GraphExecutionFunction``."""
         fetches = [*callable_options.fetch, *callable_options.target]
+        sessions.callable_made(self)
         return hooked(self, fetches, original(self, callable_options))
+
+    def set_up(original: Callable[..., Any], self: Any, fetches: Any, *args: Any, **kwargs: Any) -> Any:
+        sessions.run_in_parts(self, fetches)
+        return original(self, fetches, *args, **kwargs)
 
     def create_session(original: Callable[..., Any], self: Any) -> Any:
         session = original(self)
@@ -91,6 +109,7 @@ def _sessions(patches: Patches, sessions: SessionSteps, blocks: LocalSGD) -> Non
     patches.replace(base, "close", close_session, ("self",))
     patches.replace(base, "make_callable", make_callable, ("self", "fetches", "feed_list"))
     patches.replace(base, "_make_callable_from_options", make_from_options, ("self", "callable_options"))
+    patches.replace(base, "partial_run_setup", set_up, ("self", "fetches"))
     patches.replace(monitored_session.ChiefSessionCreator, "create_session", create_session, ("self",))
     patches.replace(monitored_session.WorkerSessionCreator, "create_session", create_worker_session, ("self",))
     patches.replace(monitored_session._MonitoredSession, "_close_internal", close, ("self", "exception_type"))

@@ -9,7 +9,7 @@ and summaries. Graphs that do not train do not communicate.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -73,7 +73,7 @@ def averaged(
       application: accumulation over several steps; None if each step is applied.
       reducer: reducer of the gradients; None for the job's reducer.
     """
-    grads_and_vars = [(_tensor(gradient), variable) for gradient, variable in grads_and_vars]
+    grads_and_vars = [(_tensor(gradient, variable), variable) for gradient, variable in grads_and_vars]
     in_function = not function_state.in_session()
     if in_function:
         function_state.apply_to(variable_key(variable) for _, variable in grads_and_vars)
@@ -84,8 +84,11 @@ def averaged(
         if gradient is None:
             continue
         markers = marking.markers_behind(_components(gradient), state)
+        stored = marking.stored_behind(_components(gradient), state)
         if any(m.variable == variable_key(variable) for m in markers) and not any(m.each for m in markers):
             behind.update(dict.fromkeys(markers))
+        elif marking.markers_behind(stored, state):
+            average_behind(stored, "a queue or an accumulator", state, job, variable_key(variable))
         else:
             direct.append(index)  # computed in another way (accumulated, for example): averaged when it is applied
     pending = [m for m in behind if not m.averaged]
@@ -132,9 +135,17 @@ def warn_of_condition(job: Job) -> None:
         )
 
 
-def _tensor(gradient: Any) -> Gradient | None:
-    """Return a gradient as a tensor or slices. Optimizers accept variables and arrays as gradients too."""
-    return gradient if gradient is None or isinstance(gradient, tf.IndexedSlices) else tf.convert_to_tensor(gradient)
+def _tensor(gradient: Any, variable: Any) -> Gradient | None:
+    """Return a gradient as a tensor or slices. Optimizers accept variables and arrays as gradients too.
+
+    Gradients that come out of a queue or an accumulator of TensorFlow 1 have no static shape: the variable tells it.
+    """
+    if isinstance(gradient, tf.IndexedSlices):
+        gradient.values.set_shape([None, *variable.shape[1:]])
+    elif gradient is not None:
+        gradient = tf.convert_to_tensor(gradient)
+        gradient.set_shape(variable.shape)
+    return gradient
 
 
 def _warn_of_late_average() -> None:
@@ -146,25 +157,31 @@ def _warn_of_late_average() -> None:
     )
 
 
-def average_behind(values: Sequence[tf.Tensor], writes: str, state: GraphState, job: Job) -> bool:
+def average_behind(
+    values: Sequence[tf.Tensor], writes: str, state: GraphState, job: Job, variable: Hashable | None = None
+) -> bool:
     """Put averages behind all gradients on which these tensors depend, and return whether there were any.
 
-    It serves optimizers that tfdist has no hook for, and scripts that accumulate gradients.
+    It serves optimizers that tfdist has no hook for, and scripts that accumulate gradients. An inner gradient, through
+    which another one is computed, stays each rank's own, unless it is used directly or updates a trained variable.
 
     Args:
-      values: graph tensors that are written to variables or returned.
+      values: graph tensors that are stored or returned.
       writes: description of the write, for messages.
       state: state of the graph.
       job: the ranks and settings.
+      variable: key of the variable that they are written to; None for other writes.
 
     Raises:
       RuntimeError: the gradients cannot be averaged any more, or the script combines them before they are averaged.
     """
-    pending = [m for m in marking.markers_behind(values, state) if not m.averaged and _belongs(m, values)]
+    updates = any(m.variable == variable for m in state.markers.values())
+    behind = (m for m in marking.markers_behind(values, state) if not m.averaged)
+    pending = [m for m in behind if updates or marking.uses(m, values, state)]
     reason = _obstacle(pending, state)
     if any(m.each for m in pending):
         reason = "they are the derivatives of each example's loss, which the script combines before the average"
-    in_loops = [m for m in marking.in_loops(values, state) if _belongs(m, values)]
+    in_loops = [m for m in marking.in_loops(values, state) if updates or marking.uses(m, values, state)]
     if in_loops:
         reason, pending = "they come out of a loop or a condition", in_loops
     if reason:
@@ -231,18 +248,7 @@ def combined_behind(tensor: tf.Tensor, state: GraphState) -> bool:
 def late_behind(tensor: tf.Tensor, state: GraphState) -> Marker | None:
     """Return the marker of a gradient, not averaged yet, on which a tensor depends; None if there is none."""
     late = [m for m in marking.markers_behind([tensor], state) if not m.averaged] + marking.in_loops([tensor], state)
-    return next((m for m in late if _belongs(m, [tensor])), None)
-
-
-def _belongs(marker: Marker, values: Sequence[tf.Tensor]) -> bool:
-    """Return whether one of these values uses a gradient directly, not only inside a computation that was
-    differentiated again.
-
-    The inner step of meta-learning stays each rank's own. A loss that depends on the inner step does not have the shape
-    of the variable. An update or an optimizer's slot has this shape.
-    """
-    shape = marker.tensors[0].shape
-    return not marker.differentiated or any(v.shape.rank is not None and v.shape == shape for v in values)
+    return next((m for m in late if marking.uses(m, [tensor], state)), None)
 
 
 def _components(gradient: Gradient) -> list[tf.Tensor]:

@@ -173,6 +173,24 @@ class SessionSteps:
             announce(_SET_APART)
         return result
 
+    def callable_made(self, session: Any) -> None:
+        """Note that a callable of a session is about to be made, which later changes of the graph do not reach."""
+        variable_writes.before_run(session.graph, self._job)
+        state = state_of(session.graph)
+        if state is not None:
+            state.ran_version = session.graph.version
+
+    def run_in_parts(self, session: Any, fetches: Any) -> None:
+        """Check a run in parts, which is about to be set up.
+
+        Raises:
+          RuntimeError: it executes an exchange. The ranks meet before a run, and a part does not tell what it runs.
+        """
+        self.callable_made(session)
+        state = state_of(session.graph)
+        if state is not None and self._job.switches.rewrites and state.reach(fetches).collectives:
+            raise RuntimeError("Session.partial_run cannot execute a training step, in which the ranks meet: use run")
+
     def around(self, session: Any, fetches: Any, call: Callable[[], Any]) -> Any:
         """Run ``call``, which executes ``fetches`` in ``session``."""
         if self._earlier and self._job.switches.rewrites:

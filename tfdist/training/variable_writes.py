@@ -1,13 +1,14 @@
 """Variable writes: averages of gradients that reach a variable by ``assign`` and similar operations, without optimizer.
 
-In a function the averages are built when the operation is made. In a session's graph they are built before the next
-run. Only later operations show whether a write trains, or accumulates gradients that an optimizer applies.
+What is put into a queue, a table or a staging area is averaged too, as its use cannot be followed. In a function the
+averages are built when the operation is made. In a session's graph they are built before the next run, or when the
+graph is finalized. Only later operations show whether a write trains, or accumulates gradients that an optimizer
+applies.
 """
 
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -15,31 +16,32 @@ import tensorflow as tf
 
 from tfdist.compat.graphs import compiled, is_plain_function, is_reference, is_symbolic
 from tfdist.graph import function_state
-from tfdist.graph.graph_state import GraphState, make_state, state_of
+from tfdist.graph.graph_state import GraphState, state_of
 from tfdist.graph.job import Job
-from tfdist.graph.markers import Marker
+from tfdist.graph.markers import Marker, handle_key
 from tfdist.graph.marking import marker_of
-from tfdist.graph.traversal import ancestors, outermost
+from tfdist.graph.traversal import STORES, ancestors, outermost
 from tfdist.training import gradient_rewrite
 
-_WRITES = re.compile("Assign|Apply|Scatter")
+_WITHOUT_NUMBERS = (tf.string, tf.resource, tf.variant)
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
 _LINEAR = ("Identity", "ReadVariableOp", "Cast", "Const", "Mul", "RealDiv", "Reciprocal", "Neg", "Switch", "Merge")
 
 
 @functools.cache
 def may_write(op_type: str) -> bool:
-    """Return whether operations of this type may write to a variable that is their first input."""
-    return _WRITES.search(op_type) is not None
+    """Return whether operations of this type may store their inputs beyond a step."""
+    return STORES.search(op_type) is not None
 
 
 def in_function(op_type: str, inputs: Sequence[Any], job: Job) -> None:
     """Average the gradients that an operation writes to a variable, before it is made in a function's graph."""
     graph = tf.compat.v1.get_default_graph()
     state = state_of(graph)
-    if state is None or not state.pending or not _is_variable(inputs):
+    if state is None or not state.pending:
         return
-    gradient_rewrite.average_behind(_values(inputs), f"{op_type} in {graph.name}", state, job)
+    values = _stored(op_type, inputs)
+    gradient_rewrite.average_behind(values, f"{op_type} in {graph.name}", state, job, handle_key(inputs[0]))
 
 
 def before_run(graph: tf.Graph, job: Job) -> None:
@@ -48,18 +50,19 @@ def before_run(graph: tf.Graph, job: Job) -> None:
     Raises:
       RuntimeError: gradients reach a variable and cannot be averaged any more.
     """
-    state = make_state(graph)
-    if not state.pending or not job.switches.rewrites:
+    state = state_of(graph)
+    if state is None or not state.pending or not job.switches.rewrites:
         return
     operations = graph.get_operations()
     new, state.examined = operations[state.examined :], len(operations)
-    writes = [op for op in new if may_write(op.type) and _is_variable(op.inputs)]
+    writes = [op for op in new if may_write(op.type) and _stored(op.type, op.inputs)]
     accumulators = _accumulators(state) if writes else set()
     with graph.as_default():
         for op in writes:
             written = _variable_of(op)
+            values = _stored(op.type, op.inputs)
             if written not in accumulators and gradient_rewrite.average_behind(
-                _values(op.inputs), f"{op.type} {op.name!r}", state, job
+                values, f"{op.type} {op.name!r}", state, job, written
             ):
                 state.trained[written] = None
 
@@ -81,14 +84,15 @@ def _variable_of(op: tf.Operation) -> tf.Operation:
     return next((o for o in ancestors([op.inputs[0].op], control=False) if o.type in _VARIABLES), op)
 
 
-def _is_variable(inputs: Sequence[Any]) -> bool:
-    first = inputs[0] if len(inputs) else None
-    dtype = getattr(first, "dtype", None)
-    return dtype is not None and (dtype == tf.resource or is_reference(dtype))
+def _stored(op_type: str, inputs: Sequence[Any]) -> list[tf.Tensor]:
+    """Return the graph tensors among an operation's inputs that it stores where the first input is the handle of."""
+    first = getattr(inputs[0], "dtype", None) if len(inputs) else None
+    stored = inputs if op_type.endswith("Stage") else inputs[1:] if first is not None and _is_handle(first) else ()
+    return [t for t in stored if isinstance(t, tf.Tensor) and is_symbolic(t) and t.dtype not in _WITHOUT_NUMBERS]
 
 
-def _values(inputs: Sequence[Any]) -> list[tf.Tensor]:
-    return [t for t in inputs[1:] if isinstance(t, tf.Tensor) and is_symbolic(t) and t.dtype.is_floating]
+def _is_handle(dtype: tf.DType) -> bool:
+    return bool(dtype == tf.resource or is_reference(dtype))
 
 
 def leaving(result: Any, job: Job, recording: bool) -> None:
@@ -133,7 +137,7 @@ def returned(graph: Any) -> dict[int, Returned]:
     for number, tensor in enumerate(graph.outputs):
         marker = marker_of(tensor, state)
         itself = marker is not None and not marker.each
-        if marker is None and tensor.dtype.is_floating:
+        if marker is None and (tensor.dtype.is_floating or tensor.dtype.is_complex):
             marker = gradient_rewrite.late_behind(tensor, state)
         if marker is not None and not marker.averaged:
             found[number] = Returned(marker, itself)

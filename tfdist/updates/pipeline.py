@@ -27,8 +27,8 @@ from tfdist.training.gradient_rewrite import Application
 from tfdist.training.steps import Steps
 
 _OVERWRITTEN = (
-    "float8: what overwrites a variable is the largest value of the ranks. For gradients of outputs it is %d times that "
-    "of one process, because each rank's loss is the mean of a smaller batch"
+    "float8: what overwrites a variable is the largest value of the ranks. For gradients of outputs it is %d times "
+    "that of one process, because each rank's loss is the mean of a smaller batch"
 )
 _ROWS = (
     "%s: %s of Keras squares or clips each row of a lookup by itself, and the ranks send the sums of equal rows. So "

@@ -78,7 +78,7 @@ class Functions:
 class Argument(list[Any]):
     """An argument with all attributes that wrappers read."""
 
-    fetch = target = variables = ()
+    fetch = target = variables = states = ()
     built, jit_compile, synchronized, name = True, False, False, "an argument"
     _tfdist_sources: tuple[Any, ...] = ()
     _master = "a server"
@@ -115,6 +115,8 @@ def replaced() -> Iterator[dict[str, tuple[Any, ...]]]:
         sessions = types.SimpleNamespace(
             around=lambda session, fetches, call: call(),
             created=lambda session: None,
+            callable_made=lambda session: None,
+            run_in_parts=lambda session, fetches: None,
             closes=lambda session: None,
             trained=None,
             that_trained=list,
