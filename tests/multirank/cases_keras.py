@@ -7,6 +7,7 @@ import functools
 import io
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -464,6 +465,30 @@ def case_files_and_progress_are_rank_0s() -> None:
     tfdist.barrier()
 
 
+def case_an_evaluation_beside_training() -> None:
+    """Rank 0 evaluates another model in a thread, and where training reads its data: neither is training."""
+    x, y = arrays()
+    model, other = functional(), functional()
+    for one in (model, other):
+        one.compile(keras.optimizers.SGD(0.1), "mse")
+
+    def evaluate(times: int = 1) -> None:
+        for _ in range(times if tfdist.rank() == 0 else 0):
+            other.evaluate(x, y, verbose=0)
+
+    def batches() -> Any:
+        evaluate()
+        yield from ((x[k : k + 10], y[k : k + 10]) for k in range(0, len(x), 10))
+
+    thread = threading.Thread(target=evaluate, args=[3])
+    thread.start()
+    fit(model, x, y, 10)
+    thread.join()
+    for _ in range(2):
+        model.fit(batches(), verbose=0)
+    assert np.ptp(everywhere(model.get_weights()[0]), axis=0).max() == 0
+
+
 def case_two_models_in_turn_and_evaluation_alone() -> None:
     def build_and_run(share: bool, seed: int) -> dict[str, np.ndarray]:
         keras.utils.set_random_seed(seed)
@@ -499,6 +524,64 @@ def case_equal_data_are_told_and_sharded_on_demand() -> None:
                     run(model, x, y, 10)
                 told = [line for line in lines if "train on the same data" in line]
                 assert len(told) == (tfdist.rank() == 0 and not autoshard), lines
+
+
+def case_shares_of_datasets() -> None:
+    """With TFDIST_AUTOSHARD=1 each example comes once an epoch, also in validation; another order is refused."""
+    numbers = np.arange(64 * tfdist.size(), dtype=np.float32)[:, None]
+    trained: list[float] = []
+    tested: list[float] = []
+
+    class Seen(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, x: Any, training: bool = False) -> Any:
+            (trained if training else tested).extend(np.asarray(x).ravel().tolist())
+            return self.dense(x)
+
+    def seen(data: Any) -> tuple[list[float], list[float]]:
+        model = Seen()
+        model.compile("sgd", "mse", run_eagerly=True)
+        model(numbers[:1])
+        trained.clear()
+        tested.clear()
+        with settings(autoshard=True):
+            model.fit(data, epochs=2, verbose=0, validation_data=(numbers, numbers))
+        return sorted(sum(everywhere(trained), [])), sorted(sum(everywhere(tested), []))
+
+    def other(_: int | None) -> Any:
+        """Return the batches in another order on each rank, as a generator that shuffles by Python's random numbers."""
+        order = np.random.RandomState(tfdist.rank()).permutation(numbers).reshape(-1, 8, 1)
+        spec = tf.TensorSpec([8, 1])
+        return tf.data.Dataset.from_generator(lambda: iter(order), output_signature=spec).map(lambda x: (x, x))
+
+    pairs = tf.data.Dataset.from_tensor_slices((numbers, numbers))
+    for shuffle in (
+        lambda seed: pairs.shuffle(512, seed=seed).batch(8),
+        lambda seed: pairs.batch(8).shuffle(512, seed=seed).prefetch(2),
+        other,
+    ):
+        with subtest(shuffle):
+            tf.random.set_seed(0)
+            seeded = shuffle(7)
+            tf.random.set_seed(tfdist.rank())
+            if shuffle is not other:
+                assert seen(seeded) == (sorted([*numbers.ravel()] * 2), sorted([*numbers.ravel()] * 2))
+            for seed in (7, None) if shuffle is not other else (7,):  # with a rank's own seed, or none
+                with pytest.raises(tfdist.DisagreementError, match="come twice and others never"):
+                    seen(shuffle(seed))
+
+
+def case_equal_inputs_with_other_targets_are_not_the_same_data() -> None:
+    """As the coordinates of a grid are, or a PINN's points."""
+    x, y = arrays()
+    model = functional()
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    with captured_log() as lines, nothing_told_of_data():
+        fit(model, np.ones_like(x), y, 10)
+    assert not [line for line in lines if "train on the same data" in line], lines
 
 
 def case_a_metric_of_one_rank_is_told() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,7 @@ import tfdist
 from tests.multirank.cases_apart import LAST, RANK, SIZE, WAYS, Step, batches, in_a_function, noticed
 from tests.multirank.cases_saves import shared_folder
 from tests.multirank.inside import captured_log, everywhere, forget_trainings, settings
-from tests.multirank.oracle import v1
+from tests.multirank.oracle import one_process, v1
 from tests.named import subtest
 
 
@@ -320,6 +321,31 @@ def case_an_epoch_ends_on_all_ranks_after_the_same_step() -> None:
         )
         assert everywhere(stops.steps) == [expected] * SIZE, (at, stops.steps)
         assert len(history.epoch) == 1
+
+
+def case_training_that_a_callback_stops_before_a_step() -> None:
+    """It ends after this step, as in one process, also if one rank alone stops it."""
+
+    def steps(where: str, which: list[int]) -> int:
+        def stop(at: int, logs: Any = None) -> None:
+            model.stop_training = model.stop_training or (at == 1 and RANK in which)
+
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile(optimizer="sgd", loss="mse")
+        begin = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: stop(1)) if where == "train" else None
+        epoch = keras.callbacks.LambdaCallback(on_epoch_begin=stop)
+        batch = keras.callbacks.Callback()
+        batch.on_train_batch_begin = stop
+        callbacks = {"train": begin, "epoch": epoch, "batch": batch}[where]
+        model.fit(np.ones([40, 2]), np.ones([40, 1]), batch_size=4, epochs=3, callbacks=[callbacks], verbose=0)
+        return int(model.optimizer.iterations)
+
+    for where in ("train", "epoch", "batch"):
+        expected = one_process(functools.partial(steps, where, [RANK]))
+        assert expected == {"train": 1, "epoch": 11, "batch": 2}[where]
+        for which in ([LAST], list(range(SIZE))):
+            with subtest(where, which):
+                assert everywhere(steps(where, which)) == [expected] * SIZE
 
 
 def case_terminate_on_nan() -> None:

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 import tfdist
 from tests.multirank.cases_programs import Train, assert_program_law
+from tests.multirank.inside import settings
 from tests.multirank.oracle import Feed, data, without_tfdist
 from tests.named import subtest
 
@@ -112,6 +113,21 @@ adam = functools.partial(new, "Adam", 0.05, epsilon=1e-3)
 legacy_adam = functools.partial(legacy, "Adam", 0.05, epsilon=1e-3)
 momentum = functools.partial(new, "SGD", 0.1, momentum=0.9)
 legacy_momentum = functools.partial(legacy, "SGD", 0.1, momentum=0.9)
+
+
+def case_shares_of_data() -> None:
+    """TFDIST_AUTOSHARD=1 gives each rank its part of the arrays that all ranks have."""
+
+    def train(feeds: list[Feed]) -> dict[str, np.ndarray]:
+        rows = len(feeds[0]["x"])
+        x, y = (np.concatenate([feed[name] for feed in data(steps=STEPS)]) for name in "xy")
+        model = dense()
+        model.compile(new("SGD", 0.1)(), "mse")
+        model.fit(x, y, batch_size=rows, epochs=2, shuffle=False, verbose=0, validation_data=(x, y))
+        return {str(k): w for k, w in enumerate(model.get_weights())}
+
+    with settings(autoshard=True):
+        law(train)
 
 
 def case_fit_functional_and_embeddings() -> None:

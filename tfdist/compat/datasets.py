@@ -18,6 +18,19 @@ def made_of(dataset: tf.data.Dataset) -> Sequence[tf.data.Dataset]:
     return found
 
 
+def seeds(dataset: tf.data.Dataset) -> list[tuple[int, int]] | None:
+    """Return the seeds by which a dataset and its inputs draw or shuffle elements; None if one has no seed, or returns
+    elements as soon as they are ready (…/shuffle_op.py, ``_seed``; …/map_op.py, ``_deterministic``)."""
+    found = [(int(dataset._seed), int(dataset._seed2))] if hasattr(dataset, "_seed2") else []
+    for one in made_of(dataset):
+        more = seeds(one)
+        if more is None:
+            return None
+        found += more
+    own = (0, 0) in found or getattr(dataset, "_deterministic", "") == "false"
+    return None if own or dataset.options().deterministic is False else found
+
+
 def in_memory(data: Any) -> tuple[tf.Tensor, ...] | None:
     """Return the tensors whose rows are a dataset's elements; None if ``data`` is not such a dataset."""
     return tuple(data._tensors) if type(data).__name__ == _FROM_MEMORY else None

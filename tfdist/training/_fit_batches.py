@@ -42,7 +42,7 @@ class EqualBatchCounts:
         Args:
           given: the arguments of ``fit``, by name.
         """
-        self._digest = data_shard.digest(given.get("x"))
+        self._digest = data_shard.digest_of_all(given.get(name) for name in ("x", "y", "sample_weight"))
 
     def equalise(self, iterator: Any) -> None:
         """Make an iterator end after the same batch on all ranks. Collective: all ranks, each with its own iterator."""

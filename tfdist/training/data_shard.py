@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -113,15 +113,19 @@ def digest(data: Any) -> int:
         return 0
 
 
+def digest_of_all(parts: Iterable[Any]) -> int:
+    """Return a number as ``digest`` does for several data that belong together, without those that are None."""
+    found = [digest(part) for part in parts if part is not None]
+    return checksum([np.array(found, np.int64)]) if all(found) else 0
+
+
 def _digest(data: Any) -> int:
     while type(data).__name__ in _KEEPING:
         data = datasets.made_of(data)[0]
     tensors = datasets.in_memory(data)
     data = data if tensors is None else tensors
     if _is_structure(data):
-        parts = data.values() if isinstance(data, Mapping) else data
-        found = [digest(part) for part in parts if part is not None]
-        return checksum([np.array(found, np.int64)]) if all(found) else 0
+        return digest_of_all(data.values() if isinstance(data, Mapping) else data)
     first = getattr(data, "iloc", data)[:_LOOKED_AT_ROWS]
     plain = hasattr(data, "dtype") or all(isinstance(x, str | bytes | int | float) for x in first)
     rows = np.asarray(first)
@@ -213,7 +217,8 @@ def _shard_dataset(dataset: Any, rank: int, size: int, remainder: Remainder) -> 
             "dataset.apply(tf.data.experimental.assert_cardinality(n)), or use remainder='drop'"
         )
     # Only whole rounds of `size` elements count, because the length is unknown until the end.
-    return dataset.window(size, drop_remainder=True).flat_map(lambda *window: _element_of(window, rank))
+    rounds = dataset.window(size, drop_remainder=True)
+    return rounds.flat_map(lambda *window: _element_of(window, dataset.element_spec, rank))
 
 
 def _length(dataset: Any) -> int:
@@ -230,8 +235,9 @@ def _length(dataset: Any) -> int:
         return _UNKNOWN  # the length depends on a variable or placeholder that has no value yet
 
 
-def _element_of(window: Any, rank: int) -> Any:
+def _element_of(window: Any, structure: Any, rank: int) -> Any:
+    """Return a dataset of this rank's element of a window, whose parts are datasets."""
     import tensorflow as tf
 
-    nested = window[0] if len(window) == 1 else window
-    return tf.data.Dataset.zip(nested).skip(rank).take(1) if not hasattr(nested, "skip") else nested.skip(rank).take(1)
+    parts = tf.nest.pack_sequence_as(structure, tf.nest.flatten(window))
+    return tf.data.Dataset.zip(parts).skip(rank).take(1)

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from tfdist.compat import datasets
+from tfdist.core.checksum import checksum
 from tfdist.core.log import announce
 from tfdist.graph.job import Job
 from tfdist.training import gradient_rewrite
@@ -24,9 +28,14 @@ from tfdist.training.function_step import FunctionSteps
 from tfdist.training.moments import Moments
 from tfdist.training.replica_check import ReplicaCheck
 from tfdist.training.shared_variables import SharedVariables
+from tfdist.transport.interfaces import Channel, DisagreementError
 
 # Callbacks that write files, or send data that only one rank should send.
 _ON_RANK_0 = ("ModelCheckpoint", "CSVLogger", "TensorBoard", "BackupAndRestore", "RemoteMonitor", "OrbaxCheckpoint")
+
+
+class _Thread(threading.local):
+    awaiting = False  # True in fit, until its training iterator is made
 
 
 class FitSteps:
@@ -58,7 +67,7 @@ class FitSteps:
         self._replicas = replicas
         self._batches = EqualBatchCounts(job)
         self.stops = Stops(job.ends_epoch, job.stop)
-        self._awaiting = False  # True in fit, until its training iterator is made
+        self._thread = _Thread()
         self._said_uncompiled = False
 
     def fit(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -68,16 +77,15 @@ class FitSteps:
         gradient_rewrite.check_replicas(getattr(model, "distribute_strategy", None))
         bound = inspect.signature(original).bind(model, *args, **kwargs)
         given = bound.arguments
-        if self._job.switches.settings.autoshard:
-            self._shard(given)
+        self._shard(given)
         given["callbacks"] = self._around(given.get("callbacks"), model)
         self._quieten(given)
         self._batches.begin(given)
-        self._awaiting = True
+        self._thread.awaiting = True
         try:
             return self._functions.failing_plainly(lambda: original(*bound.args, **bound.kwargs))
         finally:
-            self._awaiting = False
+            self._thread.awaiting = False
             self._job.switches.last_steps = None
 
     def fit_tf_keras(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -86,6 +94,7 @@ class FitSteps:
             return original(model, *args, **kwargs)
         bound = inspect.signature(original).bind(model, *args, **kwargs)
         given = bound.arguments
+        self._shard(given)
         given["callbacks"] = self._around(given.get("callbacks"), model)
         self._quieten(given)
         return original(*bound.args, **bound.kwargs)
@@ -97,10 +106,13 @@ class FitSteps:
         return original(*bound.args, **bound.kwargs)
 
     def epoch_iterator(self, original: Callable[..., Any], iterator: Any, *args: Any, **kwargs: Any) -> None:
-        """Hook around the constructor of an epoch iterator. The first iterator in ``fit`` is the training data's."""
+        """Hook around the constructor of an epoch iterator. The first iterator in ``fit`` is the training data's.
+
+        Reading the data may make others, for example if a generator of the script evaluates a model.
+        """
+        of_training, self._thread.awaiting = self._thread.awaiting, False
         original(iterator, *args, **kwargs)
-        if self._awaiting:
-            self._awaiting = False
+        if of_training:
             self._batches.equalise(iterator)
 
     def make_train_function(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -124,9 +136,11 @@ class FitSteps:
             given["verbose"] = 0
 
     def _shard(self, given: dict[str, Any]) -> None:
+        """Replace data by this rank's shard, if a setting says so. Collective then: all ranks."""
         world = self._job.world
-        for name in ("x", "y", "sample_weight"):
+        for name in ("x", "y", "sample_weight", "validation_data") if self._job.switches.settings.autoshard else ():
             if given.get(name) is not None:
+                _check_order(given[name], name, world.control)
                 given[name] = _sharded(given[name], name, world.rank, world.size)
 
     def _around(self, callbacks: Any, model: Any) -> Any:
@@ -168,14 +182,31 @@ def _package(model: Any) -> str:
     return next(module for module in modules if module in ("keras", "tf_keras"))
 
 
+def _check_order(data: Any, name: str, control: Channel) -> None:
+    """Check that all ranks have the elements of a dataset in the same order. Collective: all ranks.
+
+    Raises:
+      DisagreementError: they have not, or each rank shuffles without a seed.
+    """
+    own = None
+    if isinstance(data, tf.data.Dataset):
+        own = datasets.seeds(data), checksum([np.asarray(t) for t in tf.nest.flatten(next(iter(data), ()), True)])
+    said = control.all_gather_object(own, f"the order of {name}, of which TFDIST_AUTOSHARD=1 takes a share")
+    if any(one != said[0] or (one and one[0] is None) for one in said):
+        raise DisagreementError(
+            f"TFDIST_AUTOSHARD=1: the ranks have other elements of {name}, or in another order. So some would come "
+            "twice and others never. Give its shuffle a seed, shuffle(n, seed=7), and set seeds of a rank "
+            "(tf.random.set_seed) after the dataset is made. Or leave the setting out, and call "
+            "tfdist.shard(dataset) before shuffle"
+        )
+
+
 def _sharded(data: Any, name: str, rank: int, size: int) -> Any:
     """Return this rank's shard of an argument of ``fit``: arrays in any structure, or a dataset of batches."""
-    if isinstance(data, tf.data.Dataset):
-        return shard(data, rank, size)
-    leaves = tf.nest.flatten(data)
-    if not all(hasattr(leaf, "shape") and hasattr(leaf, "__getitem__") for leaf in leaves):
+    leaves = [leaf for leaf in tf.nest.flatten(data) if leaf is not None]
+    if not all(hasattr(leaf, "shape") or isinstance(leaf, tf.data.Dataset) for leaf in leaves):
         raise ValueError(
             f"TFDIST_AUTOSHARD=1 shards arrays and tf.data datasets, but {name} is a {type(data).__name__}. Give each "
             "rank its own part of the data, and leave the setting out"
         )
-    return tf.nest.pack_sequence_as(data, [shard(leaf, rank, size) for leaf in leaves])
+    return shard(data, rank, size)

@@ -45,8 +45,8 @@ class Stops:
         self._model: weakref.ref[Any] | None = None  # the model that is within an epoch
 
     def epoch_begins(self, model: Any) -> None:
-        """Note that all ranks begin an epoch with a model."""
-        self._told.mine = self._told.heard = False
+        """Note that all ranks begin an epoch with a model. A callback may have stopped it: it ends after a step."""
+        self._told.mine, self._told.heard = self.of(model), False
         self._model = weakref.ref(model)
 
     def epoch_ends(self, model: Any) -> bool:

@@ -48,8 +48,17 @@ class TestShard:
         data = tf.data.Dataset.range(7).filter(lambda _: True)
         pairs = shard(data.map(lambda x: (x, -x)), 1, 3)
         assert [(int(a), int(b)) for a, b in pairs] == [(1, -1), (4, -4)]
-        named = shard(data.map(lambda x: {"a": x, "b": x * 2}), 2, 3)
-        assert [int(e["b"]) for e in named] == [4, 10]
+        ragged = tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[1], [2, 3], []] * 2)).filter(lambda _: True)
+        for elements in (
+            data.map(lambda x: {"a": x, "b": (x, (x, {"c": x * 2}))}),
+            data.map(lambda x: (x,)),
+            data.map(lambda x: Both(x, (x,))),
+            ragged,
+        ):
+            part = shard(elements, 2, 3)
+            assert part.element_spec == elements.element_spec
+            expected = [one for number, one in enumerate(elements) if number in (2, 5)]
+            tf.nest.map_structure(np.testing.assert_array_equal, list(part), expected, expand_composites=True)
 
     @pytest.mark.parametrize("kind", ["known", "unknown"])
     def test_in_a_graph(self, kind: str) -> None:
