@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -165,6 +166,57 @@ def case_what_one_rank_assigns_in_a_session_that_trains() -> None:
                 step = in_a_session(lambda step, own=own: own.get(step, {}))  # type: ignore[misc]
                 assert noticed(lambda step=step: step, steps=30) == ""  # type: ignore[misc]
     assert RANK or sum("on some ranks, between two steps" in line for line in lines) == 1, lines
+
+
+def training(style: str, steps: int, change: Callable[[int, Any], None]) -> list[Any]:
+    """Train a model, call ``change(step, model)`` before each step, and return the weights on this rank at the end."""
+    kind = keras
+    if style == "tf_keras":
+        import tf_keras as kind  # type: ignore[no-redef]
+    model = kind.Sequential([kind.layers.Input([3]), kind.layers.Dense(1)])
+    optimizer = kind.optimizers.SGD(1e-3)
+    random = np.random.RandomState(RANK)
+    x = random.randn(4 * steps, 3).astype("f")
+    if "fit" in style or style == "tf_keras":
+        model.compile(optimizer, "mse")
+        begins = kind.callbacks.LambdaCallback(on_batch_begin=lambda step, logs: change(step, model))
+        model.fit(x, x[:, :1], batch_size=4, verbose=0, shuffle=False, callbacks=[begins])
+        return model.get_weights()
+
+    def gradients(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x) - x[:, :1]) ** 2)
+        return tape.gradient(loss, model.trainable_variables)
+
+    computed = tf.function(gradients) if style == "gradients by a function" else gradients
+
+    def step(x: Any) -> None:
+        optimizer.apply_gradients(zip(computed(x), model.trainable_variables, strict=True))
+
+    call = tf.function(step) if style == "function" else step
+    for number in range(steps):
+        change(number, model)
+        call(tf.constant(x[4 * number : 4 * number + 4]))
+    return model.get_weights()
+
+
+def case_weights_that_some_ranks_set_between_steps() -> None:
+    """All ranks continue with rank 0's values, in each style; sessions: the case above."""
+    for style in ("function", "gradients by a function", "eager", "fit", "tf_keras"):
+        if style == "tf_keras" and importlib.util.find_spec("tf_keras") is None:
+            continue
+        for which in ([0], [LAST], list(range(SIZE))):
+
+            def change(step: int, model: Any, which: list[int] = which) -> None:
+                if step == 3 and RANK in which:
+                    model.set_weights([np.full(w.shape, 5.0 + RANK) for w in model.get_weights()])
+
+            with subtest(style, which), captured_log() as lines:
+                ranks = everywhere(training(style, 6, change))
+                for weights in zip(*ranks, strict=True):
+                    assert np.ptp(weights, axis=0).max() == 0
+                    assert (np.abs(weights[0] - 5.0).max() < 0.5) == (0 in which), weights[0]
+                assert RANK or any("were set" in line for line in lines), lines
 
 
 def case_rounding_is_told_once_and_mended() -> None:

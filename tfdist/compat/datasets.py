@@ -19,8 +19,10 @@ def made_of(dataset: tf.data.Dataset) -> Sequence[tf.data.Dataset]:
 
 
 def seeds(dataset: tf.data.Dataset) -> list[tuple[int, int]] | None:
-    """Return the seeds by which a dataset and its inputs draw or shuffle elements; None if one has no seed, or returns
-    elements as soon as they are ready (…/shuffle_op.py, ``_seed``; …/map_op.py, ``_deterministic``)."""
+    """Return the seeds by which a dataset and its inputs draw or shuffle elements (…/shuffle_op.py, ``_seed``).
+
+    The result is None if one has no seed, or returns elements as soon as they are ready (…/map_op.py).
+    """
     found = [(int(dataset._seed), int(dataset._seed2))] if hasattr(dataset, "_seed2") else []
     for one in made_of(dataset):
         more = seeds(one)

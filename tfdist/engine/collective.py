@@ -26,6 +26,7 @@ _EVALUATES = 8
 _ENDS_EPOCH = 16
 _ASKS = 32
 _SET_AT, _SET_COUNTS = 64, 8  # bits above the flags: how often the script has set trained variables
+_SETS = -1  # in place of flags, before a step
 _PARTS = 1 << 12  # exchanges of a collective, and sizes of those whose sizes change, at most
 _OPENED: dict[tuple[int, ...], int] = {}  # number of collectives, of all groups of the same ranks
 _FLAG_BITS = 9  # lowest bits of the number that a rank sends with its arrival; its note is above them
@@ -155,6 +156,7 @@ class Collective:
         self.deferred = False
         self._said = _Said()
         self._everybody = list(range(group.size))
+        self._place = "", 0  # of the last step's first exchange: what, and its number of bytes
         self._waited = 0.0
         self._failure: BaseException | None = None
         self._broken = threading.Event()
@@ -190,10 +192,27 @@ class Collective:
         own |= self.times_set % _SET_COUNTS * _SET_AT
         own |= 0 if number else self.note << _FLAG_BITS
         begun = time.perf_counter()
-        flags = self.channel.arrive(f"{self.name}, step {self.step}, {what}", own, size_bytes)
+        place = f"{self.name}, step {self.step}, {what}"
+        flags = self.channel.arrive(place, own, size_bytes)
+        while number == 0 and _SETS in flags:  # this rank has not set variables, and comes first to the exchange
+            flags = self.channel.arrive(place, own, size_bytes)
         self._waited = time.perf_counter() - begun
         if number == 0:
+            self._place = what, size_bytes
             self._hear(own, flags)
+
+    def meet_before(self) -> bool:
+        """Tell all ranks, before a step, that this rank's script has set trained variables.
+
+        Collective: all ranks, each here or in the step's first exchange, which it then repeats.
+
+        Returns:
+          Whether all ranks are here.
+        """
+        assert self.channel is not None
+        what, size_bytes = self._place
+        said = self.channel.arrive(f"{self.name}, step {self.step + 1}, {what}", _SETS, size_bytes)
+        return all(one == _SETS for one in said)
 
     def _hear(self, own: int, flags: Sequence[int]) -> None:
         said = {own} if flags.count(own) == len(flags) else set(flags)  # there may be thousands of ranks

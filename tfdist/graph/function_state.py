@@ -40,6 +40,7 @@ class FunctionState:
       callbacks: Python functions that its operations call.
       meetings: functions that let the ranks meet before each call, as XLA cannot compile a meeting. There is one for
         each collective. Its argument is the number of bytes of the call's arguments.
+      averaged_by: the collective that averages the gradients that it returns, if it does.
       prepared: results of its first calls, kept until the function is gone.
       handles: keys of the variables that were used, by the name of the tensor that is the variable's handle inside.
     """
@@ -54,6 +55,7 @@ class FunctionState:
         self.counts: Counter[str] = Counter()
         self.callbacks: list[Any] = []
         self.meetings: list[Callable[[int], None]] = []
+        self.averaged_by: list[Collective] = []
         self.prepared: Any = None
         self._used = False
         self.handles: dict[str, Hashable | None] = {}
@@ -69,7 +71,7 @@ class FunctionState:
 
     def _gone(self) -> None:
         self.collectives, self.last, self.marks, self.callbacks, self.prepared = {}, [], [], [], None
-        self.meetings = []
+        self.meetings, self.averaged_by = [], []
 
     @property
     def trained(self) -> set[Hashable]:

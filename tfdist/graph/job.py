@@ -6,12 +6,12 @@ import contextlib
 import dataclasses
 import functools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Protocol
 
 from tfdist.core.flight_recorder import Recorder
-from tfdist.core.log import debug, traces
+from tfdist.core.log import announce, debug, traces
 from tfdist.core.settings import CONFIGURE, Settings
 from tfdist.engine.autotune import Engines
 from tfdist.engine.collective import Collective, StopRequest
@@ -56,6 +56,11 @@ class LastSteps:
     number: int
 
 
+_SET_APART = (
+    "trained variables were set on some ranks, between two steps. Now and each time this happens again, all ranks take "
+    "rank 0's values, and one step uses rank 0's gradients alone. Set the variables on all ranks, or before the first "
+    "step"
+)
 _EAGER = 64  # largest number of collectives that are kept for the next eager step
 
 
@@ -144,6 +149,11 @@ class FunctionCollectives:
         self._eager[collective] = None
         for oldest in list(self._eager)[:-_EAGER]:
             del self._eager[oldest]
+
+    @property
+    def executed_last(self) -> list[Collective]:
+        """The collective that was executed last; empty if there is none."""
+        return list(self._eager)[-1:]
 
     def forget(self, group: Group) -> None:
         """Drop the collectives that no rank has a function for any more.
@@ -251,6 +261,11 @@ class Job:
         """
         exchange = self.switches.exchange
         return failures.behind(error) or (None if exchange is None else exchange.failure(error))
+
+    @functools.cached_property
+    def say_set_apart(self) -> Callable[[], None]:
+        """Function that logs once that only some ranks have set trained variables."""
+        return functools.cache(lambda: announce(_SET_APART))
 
     def open(self, collectives: Sequence[Collective]) -> None:
         """Compare the plans of collectives that have no channel yet between their ranks, and open them.

@@ -101,7 +101,7 @@ class FunctionSteps:
             exported_variables = self._prepare(graph, state, inputs, arguments)
             set_inside = self._set_inside(graph, state) if exported_variables or state.leaves else []
             state.prepared = exported_variables, set_inside, {*prepared, given}
-        self._variables.share_set(_SET)
+        self._share_set(state)
         carrier = self._replicas.before(state.collectives, self._held[graph][given]) if state.collectives else None
         for collective in state.collectives:
             collective.evaluates = not state.applied
@@ -111,9 +111,35 @@ class FunctionSteps:
         self._replicas.after(carrier)
         if exported_variables:
             result = self._averaged(result, exported_variables, _outside(graph, state, inputs))
+            state.averaged_by = self._job.functions.executed_last
+        exchanges = [*state.collectives, *state.averaged_by]
+        if any(collective.root_only for collective in exchanges):
+            for collective in exchanges:
+                collective.overwritten = collective.root_only = False
+            self._variables.share_new(_SET)
+            self._job.say_set_apart()
         if set_inside:
             self._variables.check_same([v for r in set_inside if (v := r()) is not None], graph.name)
         return result
+
+    def _share_set(self, state: function_state.FunctionState) -> None:
+        """Share the variables that this rank's script has set since the last step.
+
+        If all ranks have set some, they share them now. If only some ranks have, the others compute a step already.
+        This step uses rank 0's gradients alone, and rank 0's values are shared after it.
+
+        Collective if variables are set: all ranks.
+        """
+        if not self._variables.any_set:
+            return
+        exchanges = [*state.collectives, *state.averaged_by]
+        known = (c for c in exchanges if c.averages and c.everyone and c.step and not c.deferred)
+        first = next(known, None)
+        if first is None or first.meet_before():
+            self._variables.share_new(_SET)
+            return
+        for collective in exchanges:
+            collective.overwritten = collective.averages
 
     def _set_inside(self, graph: Any, state: function_state.FunctionState) -> list[weakref.ref[Any]]:
         """Return the trained variables that a function sets to its inputs, as functions for SciPy's optimizers do."""

@@ -17,7 +17,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat.graphs import is_open
-from tfdist.core.log import announce
 from tfdist.graph.graph_state import GraphState, Reach, fetched_operations, make_state, state_of
 from tfdist.graph.job import Job
 from tfdist.training import variable_writes
@@ -28,12 +27,6 @@ from tfdist.variables import initial_sync
 from tfdist.variables.earlier_graphs import earlier_graphs
 from tfdist.variables.replica_variables import ReplicaVariables
 from tfdist.variables.session_variables import SessionVariables, settable
-
-_SET_APART = (
-    "trained variables were set in a session on some ranks, between two steps. Now and each time this happens again, "
-    "all ranks take rank 0's values, and one step uses rank 0's gradients alone. Set the variables on all ranks, or "
-    "before the first step"
-)
 
 
 class SessionSteps:
@@ -52,7 +45,7 @@ class SessionSteps:
         self._replicas = replicas
         self._trained: weakref.ref[Any] | None = None
         self._held: weakref.WeakKeyDictionary[Any, SessionReplicas] = weakref.WeakKeyDictionary()
-        self._warned = self._told_of_set = False
+        self._warned = False
         self._earlier = earlier_graphs()
         self._moments = moments
 
@@ -168,9 +161,8 @@ class SessionSteps:
                 carrier.asks, carrier.times_set = True, times_set
             result = self._failing_plainly(state, call)
             self._replicas.after(carrier)
-        if any(c.set_apart for c in reach.collectives) and not self._told_of_set:
-            self._told_of_set = True
-            announce(_SET_APART)
+        if any(c.set_apart for c in reach.collectives):
+            self._job.say_set_apart()
         return result
 
     def callable_made(self, session: Any) -> None:

@@ -123,11 +123,6 @@ class SharedVariables:
         """True if the script has set trained variables since the last step."""
         return bool(self._set)
 
-    def share_set(self, place: str) -> None:
-        """Share the variables that were set again, if there are any. Collective in this case: all ranks."""
-        if self._set:
-            self.share_new(place)
-
     def share_new(self, place: str) -> None:
         """Give rank 0's values to all variables that were made or set since the last meeting and exist on all ranks.
 
