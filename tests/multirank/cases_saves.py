@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import h5py
 import keras
 import numpy as np
 import tensorflow as tf
@@ -145,6 +146,51 @@ def case_models_of_tf_keras() -> None:
         "weights in hdf5": (".h5", lambda model, path: model.save_weights(path)),
     }
     savers_of_models(tf_keras, ways)
+
+
+def case_files_of_packages_on_top_of_keras() -> None:
+    """They open HDF5 files by themselves: Keras's store, as KerasHub for LoRA weights, or h5py's file, as CSBDeep."""
+    from keras.src.legacy.saving import legacy_h5_format
+    from keras.src.saving.saving_lib import H5IOStore
+
+    layer = keras.layers.Dense(1)
+    layer.build([None, 20_000])
+    model = keras.Sequential([keras.Input([20_000]), layer])
+
+    def store(path: str) -> None:
+        opened = H5IOStore(path, mode="w")
+        layer.save_own_variables(opened.make("lora/0"))
+        opened.close()
+
+    def by_hand(path: str) -> None:
+        with h5py.File(Path(path), "w") as file:
+            legacy_h5_format.save_weights_to_hdf5_group(file, model)
+
+    def never_closed(path: str) -> None:
+        file = h5py.File(path, "w")
+        file["dense/own"] = layer.kernel.numpy()
+
+    def load(path: str) -> float:
+        with h5py.File(path) as file:
+            found: list[Any] = []
+            file.visititems(lambda name, item: found.append(item[:]) if getattr(item, "size", 0) == 20_000 else None)
+            (value,) = set(found[0].ravel().tolist())
+            return float(value)
+
+    def set_value(number: int) -> None:
+        layer.kernel.assign(tf.fill([20_000, 1], float(10 * number + RANK)))
+
+    with shared_folder() as folder:
+        for save in (store, by_hand, never_closed):
+            save_often(folder, save.__name__, set_value, save, load)
+        set_value(3)
+        by_hand(f"{folder}/{RANK}.h5")  # each rank its own file
+        assert load(f"{folder}/{RANK}.h5") == 30 + RANK
+        with h5py.File(f"{folder}/{RANK}.h5", "a") as file:
+            file.attrs["rank"] = RANK
+        with tfdist.alone("a file of this rank"):
+            by_hand(f"{folder}/alone-{RANK}.h5")
+        assert load(f"{folder}/alone-{RANK}.h5") == 30 + RANK
 
 
 def case_exported_models() -> None:

@@ -116,6 +116,17 @@ def left_out(saving: SavingCalls) -> Callable[..., Any]:
     return save
 
 
+@contextlib.contextmanager
+def failing(save: PendingSave | None) -> Iterator[None]:
+    """Return a context for a part of a save. An exception ends it on all ranks."""
+    try:
+        yield
+    except BaseException as error:
+        if save is not None:
+            save.failed(portable(error))
+        raise
+
+
 def _absolute(path: Any) -> str | None:
     """Return the absolute path; None for other objects, and for paths in this process's memory."""
     if isinstance(path, tf.Tensor) and tf.executing_eagerly():

@@ -7,6 +7,7 @@ keeps checkpoints does everything but the writing. ``transport.saves`` decides w
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ from tensorflow.python.saved_model import save as saved_model
 from tfdist.graph.job import Job
 from tfdist.hooks.patches import Patches
 from tfdist.hooks.saved import session_savers
-from tfdist.hooks.saved.call import SavingCalls, left_out
+from tfdist.hooks.saved.call import SavingCalls, failing, left_out
 from tfdist.hooks.saved.unwritten import Unwritten
 from tfdist.training.steps import Steps
 
@@ -38,6 +39,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
     """Install the hooks of this module."""
     saving = SavingCalls(job)
     _keras(patches, saving)
+    _hdf5(patches, saving)
     _checkpoints(patches, saving)
     session_savers.hook(patches, saving, job.world.rank)
     _threads(patches, job)
@@ -79,6 +81,42 @@ def _keras(patches: Patches, saving: SavingCalls) -> None:
         patches.when_imported(
             module, lambda m: patches.replace(m.Model, "export", left_out(saving), ("self", "filepath"))
         )
+
+
+def _hdf5(patches: Patches, saving: SavingCalls) -> None:
+    """Hook HDF5 files, which all formats of Keras write: h5py/_hl/files.py.
+
+    Packages on top of Keras open such files by themselves, for example for LoRA weights.
+    """
+
+    def make(
+        original: Callable[..., Any],
+        self: Any,
+        name: Any,
+        mode: str = "r",
+        driver: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        new = mode in ("w", "w-", "x") and driver is None and not saving.open
+        save = saving.begin(name) if new else None
+        if save is not None and not save.writes:  # in memory only
+            original(self, name, "w", "core", *args, **kwargs | {"backing_store": False})
+            return
+        with failing(save):
+            original(self, name, mode, driver, *args, **kwargs)
+        if save is not None:
+            self._tfdist_save = weakref.finalize(self, save.done)  # it may never be closed
+
+    def close(original: Callable[..., Any], self: Any) -> None:
+        original(self)
+        getattr(self, "_tfdist_save", lambda: None)()
+
+    def files(module: Any) -> None:
+        patches.replace(module.File, "__init__", make, ("self", "name", "mode", "driver"))
+        patches.replace(module.File, "close", close, ("self",))
+
+    patches.when_imported("h5py._hl.files", files)
 
 
 def _checkpoints(patches: Patches, saving: SavingCalls) -> None:

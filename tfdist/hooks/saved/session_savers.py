@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from tensorflow.python.client import session as tf_session
@@ -13,9 +12,8 @@ from tensorflow.python.summary.writer import event_file_writer
 from tensorflow.python.training import basic_session_run_hooks, saver
 
 from tfdist.hooks.patches import Patches
-from tfdist.hooks.saved.call import SavingCalls, left_out, portable
+from tfdist.hooks.saved.call import SavingCalls, failing, left_out
 from tfdist.hooks.saved.unwritten import Unwritten
-from tfdist.transport.saves import PendingSave
 
 _FOLLOWS = "_tfdist_follows"  # attribute of a saver hook: another rank's hook saves instead
 _SAVE = "_tfdist_turn"  # attribute of a builder: its save, if this rank writes
@@ -79,7 +77,7 @@ def _builders(patches: Patches, saving: SavingCalls) -> None:
         save = None if saving.open else saving.begin(export_dir)
         if save is None or save.writes:
             setattr(self, _SAVE, save)
-            with _failing(save):
+            with failing(save):
                 original(self, export_dir)
             return
 
@@ -91,12 +89,12 @@ def _builders(patches: Patches, saving: SavingCalls) -> None:
         self.add_meta_graph_and_variables = self.add_meta_graph = lambda *args, **kwargs: None
 
     def add(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-        with _failing(getattr(self, _SAVE, None)):
+        with failing(getattr(self, _SAVE, None)):
             return original(self, *args, **kwargs)
 
     def save(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
         save = getattr(self, _SAVE, None)
-        with _failing(save):
+        with failing(save):
             path = original(self, *args, **kwargs)
         if save is not None:
             save.done()
@@ -105,16 +103,6 @@ def _builders(patches: Patches, saving: SavingCalls) -> None:
     patches.replace(owner, "__init__", make, ("self", "export_dir"))
     patches.replace(owner, "save", save, ("self", "as_text"))
     patches.replace(builder_impl.SavedModelBuilder, "add_meta_graph_and_variables", add, ("self", "sess", "tags"))
-
-
-@contextlib.contextmanager
-def _failing(save: PendingSave | None) -> Iterator[None]:
-    try:
-        yield
-    except BaseException as error:
-        if save is not None:
-            save.failed(portable(error))
-        raise
 
 
 def _saver_hooks(patches: Patches, saving: SavingCalls) -> None:
