@@ -37,7 +37,7 @@ OWN_SCRIPT, OWN_MODULE, OWN_HOSTFILE = "script.py", "package.module", "hosts.txt
 PROGRAM = re.compile(r"(\S*/)?(python[\d.]*|mpirun|srun|tfdist-run|pip|pytest|bash)|scripts/\w+")
 # launcher -> option in the examples -> number of values that follow the option
 LAUNCHERS = {
-    "mpirun": {"-n": 1, "-hosts": 1, "-bind-to": 1, "--host": 1, "--bind-to": 1},
+    "mpirun": {"-n": 1, "-hosts": 1, "-bind-to": 1, "--host": 1, "--bind-to": 1, "--allow-run-as-root": 0},
     "srun": {"--nodes": 0, "--ntasks-per-node": 0, "--kill-on-bad-exit": 0, "--mpi": 0},
 }
 

@@ -304,7 +304,7 @@ def test_the_table_of_exclusions() -> None:
 
 
 def test_the_parts_of_a_block() -> None:
-    rows = _rows("tfdist/docs/large_batches.md", "| part of the value | in `configure` | `bmuf` | `diloco` | |\n")
+    rows = _rows("tfdist/docs/blocks.md", "| part of the value | in `configure` | `bmuf` | `diloco` | |\n")
     assert {row[0].strip("`"): row[1].strip("`") for row in rows} == Settings.parts("sync")
 
 

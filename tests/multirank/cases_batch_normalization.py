@@ -139,3 +139,15 @@ def case_evaluation_and_training_alone() -> None:
     fit(model, x, y, BATCH // tfdist.size())
     weights = [w.tolist() for w in model.get_weights()]
     assert everywhere(weights) == [weights] * tfdist.size()
+
+
+def case_statistics_of_a_session_can_be_averaged() -> None:
+    v1 = tf.compat.v1
+    for resource in (True, False):
+        with tf.Graph().as_default(), v1.Session() as session:
+            own = [float(tfdist.rank()), 2.0]
+            mean = v1.get_variable("moving_mean", initializer=own, trainable=False, use_resource=resource)
+            average = v1.assign(mean, tfdist.all_reduce(mean))
+            session.run(mean.initializer)
+            session.run(average)
+            np.testing.assert_allclose(session.run(mean), [(tfdist.size() - 1) / 2, 2.0])

@@ -16,6 +16,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.util import _pywrap_determinism
 
 import tfdist
 from tests.multirank.inside import captured_log, everywhere, nothing_told_of_data, settings
@@ -510,6 +511,33 @@ def case_two_models_in_turn_and_evaluation_alone() -> None:
 
 def shuffled(model: Any, x: np.ndarray, y: np.ndarray, batch: int) -> Any:
     return model.fit(x, y, batch_size=batch, verbose=0)
+
+
+def case_fit_again_with_more_weights() -> None:
+    """Fine-tuning: the head first, then all layers, after another ``compile``. Seeds give the same bits in each run."""
+
+    def two_fits(model: Any, x: np.ndarray, y: np.ndarray, batch: int) -> None:
+        model.layers[0].trainable = False
+        model.compile(keras.optimizers.Adam(0.05, epsilon=1e-3), "mse")
+        fit(model, x, y, batch)
+        model.layers[0].trainable = True
+        model.compile(keras.optimizers.SGD(0.05), "mse")
+        fit(model, x, y, batch)
+        with tempfile.TemporaryDirectory() as folder:  # TensorFlow's profiler works in each rank
+            tf.profiler.experimental.start(folder)
+            fit(model, x, y, batch)
+            tf.profiler.experimental.stop()
+            assert list(Path(folder).rglob("*.xplane.pb"))
+
+    def build() -> Any:
+        return keras.Sequential([keras.Input([5]), keras.layers.Dense(7, "tanh"), keras.layers.Dense(3)])
+
+    assert_fit_law(build, run=two_fits)
+    _pywrap_determinism.enable(True)  # tf.config.experimental.enable_op_determinism, which cannot be undone
+    twice = [trained(build, lambda: keras.optimizers.SGD(0.1), two_fits, True, 7 + tfdist.rank()) for _ in range(2)]
+    _pywrap_determinism.enable(False)
+    for one, other in zip(*(run.values() for run in twice), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def case_equal_data_are_told_and_sharded_on_demand() -> None:

@@ -32,7 +32,7 @@ _OVERWRITTEN = (
 )
 _ROWS = (
     "%s: %s of Keras squares or clips each row of a lookup by itself, and the ranks send the sums of equal rows. So "
-    "the training differs from that of one process (by 5 to 40 %% were seen). TFDIST_SPARSE=unmerged makes both equal. "
+    "the training differs from that of one process (5 to 80 %% were seen). TFDIST_SPARSE=unmerged makes both equal. "
     "For one table set tfdist.configure(sparse_ways={%r: 'unmerged'})"
 )
 Pairs = Sequence[tuple[Any, Any]]
