@@ -30,6 +30,7 @@ from tfdist.launch.supervision import Ended, Signals
 from tfdist.processes import devices
 
 _USAGE_ERROR, _INTERRUPTED = 2, 130
+_HOROVOD = str(Path(__file__).resolve().parents[1] / "horovod" / "names")
 _OPERATOR_SECONDS = 600.0  # for Kubernetes to start the pods, whose images may have to be pulled
 
 
@@ -89,6 +90,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME[=VALUE]",
         help="give the ranks this environment variable, with its value here or with VALUE",
     )
+    parser.add_argument(
+        "--horovod",
+        action="store_true",
+        help="let the program import tfdist.horovod as horovod, also where it cannot be edited",
+    )
     parser.add_argument("--no-bind", action="store_true", help="do not bind each rank to its share of the cores")
     parser.add_argument("--no-prefix", action="store_true", help="do not put the rank in front of each line")
     parser.add_argument("--no-check", action="store_true", help="do not check the hosts' versions and ways first")
@@ -146,6 +152,9 @@ def _run(options: argparse.Namespace) -> int:
     if launched and launched.size != 1:
         raise LaunchError("mpirun or srun has started this already; start tfdist-run once, or the program without it")
     command, python = _command(options)
+    if options.horovod:
+        given = dict(options.export).get("PYTHONPATH") or environment.variables().get("PYTHONPATH")
+        options.export.append(("PYTHONPATH", os.pathsep.join([_HOROVOD, given] if given else [_HOROVOD])))
     places = _places(options)
     machines, ranks = places.machines, places.ranks
     policy = restarts.Policy.of(options.max_restarts, ranks, options.min_ranks)

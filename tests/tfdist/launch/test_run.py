@@ -521,6 +521,31 @@ def test_a_script_without_the_import_line(tmp_path: Path, module: bool) -> None:
         assert cores["0"] != cores["1"]
 
 
+HOROVOD = """
+import horovod.keras.callbacks, horovod.tensorflow as hvd, horovod.tensorflow.keras as khvd
+from horovod.tensorflow.elastic import run
+import tfdist.horovod.elastic, tfdist.horovod.keras
+import neighbour
+assert hvd is tfdist.horovod and khvd is tfdist.horovod.keras and run is tfdist.horovod.elastic.run
+assert hvd.__spec__.name == "tfdist.horovod" and horovod.keras.callbacks is khvd.callbacks
+hvd.init()
+try:
+    import horovod.torch
+except ModuleNotFoundError as error:
+    print(hvd.rank(), hvd.size(), error, flush=True)
+"""
+
+
+def test_horovod_s_names_for_a_program_that_cannot_be_edited(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(HOROVOD)
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "neighbour.py").write_text("")
+    path = ("-x", f"PYTHONPATH={ROOT}:{tmp_path}/more")
+    finished = tfdist_run("--horovod", "-n", "2", *path, "python", str(tmp_path / "train.py"))
+    told = sorted(finished.output.splitlines())
+    assert told == [f"[{rank}] {rank} 2 No module named 'horovod.torch'" for rank in range(2)], finished.errors
+
+
 WAITING = """
 import os, signal, sys, time
 def stop(number, frame):
