@@ -1,4 +1,4 @@
-"""Rank prefix: makes whole lines, each with its rank, from the marked pieces of a launcher's output.
+"""Rank prefix: makes whole lines, each of one rank or of the launcher, from the marked pieces of a launcher's output.
 
 MPICH's mpirun marks each piece that it reads, also in the middle of a line, and pieces of several ranks alternate.
 This module works on bytes; it uses no processes or files.
@@ -7,9 +7,12 @@ This module works on bytes; it uses no processes or files.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 _END = re.compile(rb"\r\n|\r|\n")  # \r ends the line of a progress bar
 _LONGEST_MARK = 40
+_LONGEST_LINE = 1 << 20  # a longer line is passed on in pieces
+See = Callable[[int | None, bytes], None]  # takes a line and its rank; None: the launcher's own line
 
 
 class Lines:
@@ -18,11 +21,17 @@ class Lines:
     Args:
       mark: pattern of the launcher's mark before a piece; its group is the rank.
       first: first byte of a mark.
+      named: True to put the rank in front of each line; False to only take the marks off.
+      see: function that is called with each line.
     """
 
-    def __init__(self, mark: re.Pattern[bytes], first: bytes) -> None:
+    def __init__(
+        self, mark: re.Pattern[bytes], first: bytes, named: bool = True, see: See = lambda owner, line: None
+    ) -> None:
         self._mark = mark
         self._first = first
+        self._named = named
+        self._see = see
         self._held = b""
         self._owner: int | None = None  # None: output of the launcher itself
         self._begun: dict[int | None, bytearray] = {}
@@ -48,7 +57,7 @@ class Lines:
         self._held = b""
         for owner, text in self._begun.items():
             if text:
-                output += _named(owner) + bytes(text) + b"\n"
+                output += self._line(owner, bytes(text)) + b"\n" * self._named
         self._begun.clear()
         return output
 
@@ -57,14 +66,17 @@ class Lines:
         start = 0
         for end in _END.finditer(text):
             begun = self._begun.pop(self._owner, b"")
-            output += _named(self._owner) + begun + text[start : end.end()]
+            output += self._line(self._owner, bytes(begun + text[start : end.end()]))
             start = end.end()
             if end.group().endswith(b"\n"):
                 self._owner = None
         if start < len(text):
-            self._begun.setdefault(self._owner, bytearray()).extend(text[start:])
+            begun = self._begun.setdefault(self._owner, bytearray())
+            begun.extend(text[start:])
+            if len(begun) > _LONGEST_LINE:
+                output += self._line(self._owner, bytes(self._begun.pop(self._owner))) + b"\n" * self._named
         return bytes(output)
 
-
-def _named(owner: int | None) -> bytes:
-    return b"" if owner is None else b"[%d] " % owner
+    def _line(self, owner: int | None, line: bytes) -> bytes:
+        self._see(owner, line)
+        return b"[%d] " % owner + line if self._named and owner is not None else line

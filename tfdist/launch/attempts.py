@@ -15,7 +15,7 @@ from typing import Any
 from tfdist.core import environment
 from tfdist.launch import host_check, launchers
 from tfdist.launch.hosts import Host, LaunchError, is_here
-from tfdist.launch.supervision import Ended, Signals, supervise
+from tfdist.launch.supervision import Ended, Signals, Watch, supervise
 
 _PAUSE_SECONDS = 3.0  # between two questions to hosts that come up
 _PROGRESS_SECONDS = 30.0
@@ -160,7 +160,8 @@ class Attempts:
             hosts=machines,
             cores_each=cores_each,
             crowded=crowded,
-            prefix=not self._options.no_prefix,
+            # Its marks tell Open MPI's own lines from those of ranks.
+            prefix=not self._options.no_prefix or self._launcher.family == "Open MPI",
             variables={**environment.rank_defaults(), **variables, **self._set},
             exported_variables=tuple(n for n in self._handed_on if n not in self._set)
             if others or self._system
@@ -185,12 +186,12 @@ class Attempts:
         Raises:
           LaunchError: the launcher cannot be started.
         """
-        marked = None if self._options.no_prefix else launchers.marked_lines(self._launcher)
+        marked = launchers.marked_lines(self._launcher, not self._options.no_prefix)
         try:
             # Open MPI's mpirun reaches other hosts by child processes that need not stay.
             open_mpi = self._launcher.family == "Open MPI"
-            said = {"lost": launchers.LOST_DAEMON, "aborted": launchers.ABORTED} if open_mpi else {}
-            return supervise(line, signals, marked, ends_with_children=not open_mpi, machines=machines, **said)
+            watch = Watch(launchers.LOST_DAEMON, launchers.ABORTED) if open_mpi else Watch()
+            return supervise(line, signals, marked, not open_mpi, machines, watch)
         except OSError as error:
             raise LaunchError(f"{self._launcher.path}: cannot be started ({error.strerror})") from None
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tfdist.core import environment
-from tfdist.launch._rank_prefix import Lines
+from tfdist.launch._rank_prefix import Lines, See
 from tfdist.launch.hosts import Host, LaunchError
 
 _VERSION_SECONDS = 20.0
@@ -35,9 +35,10 @@ _KEEP_ALIVE = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")
 _WITHOUT_LAUNCHER = "CRAY"  # an MPICH that only the batch system starts
 
 
-# Open MPI 5's mpirun prints this when it cannot reach one of its daemons any more. It ends the job, and exits with 0.
-LOST_DAEMON = b"lost communication with a remote daemon"
-# It prints this when a rank has called MPI_Abort. It may then wait for a stopped rank on another machine.
+# Open MPI 5's mpirun prints this line when it cannot reach one of its daemons any more. It ends the job, and exits
+# with 0.
+LOST_DAEMON = b"PRTE has lost communication with a remote daemon.\n"
+# A rank prints this when it calls MPI_Abort. mpirun may then wait for a stopped rank on another machine.
 ABORTED = b"MPI_ABORT was invoked on rank"
 
 
@@ -175,13 +176,18 @@ def command_line(launcher: Launcher, plan: Plan) -> list[str]:
     return [launcher.path, "-n", str(plan.ranks), *arguments(launcher, plan), *plan.command]
 
 
-def marked_lines(launcher: Launcher) -> Callable[[], Lines] | None:
-    """Return what makes a stream's ``Lines`` from the marks that ``command_line`` asks for; None if not needed."""
-    if launcher.family == "MPICH":
-        return lambda: Lines(re.compile(rb"<rank (\d+)>"), b"<")
+def marked_lines(launcher: Launcher, named: bool) -> Callable[[See], Lines] | None:
+    """Return what makes a stream's ``Lines`` from the marks that ``command_line`` asks for; None if not needed.
+
+    Args:
+      launcher: the launcher.
+      named: True to put the rank in front of each line.
+    """
+    if launcher.family == "MPICH" and named:
+        return lambda see: Lines(re.compile(rb"<rank (\d+)>"), b"<", see=see)
     if launcher.family == "Open MPI":
         tag = rb"\[(\d+)\]<std\w+>: ?" if launcher.major >= 5 else rb"\[\d+,(\d+)\]<std\w+>:"
-        return lambda: Lines(re.compile(tag), b"[")
+        return lambda see: Lines(re.compile(tag), b"[", named, see)
     return None
 
 

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from tfdist.core import system
-from tfdist.launch._rank_prefix import Lines
+from tfdist.launch._rank_prefix import Lines, See
 from tfdist.processes.absent_ranks import AbsentRanks
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
@@ -41,11 +41,10 @@ class Ended(NamedTuple):
 def supervise(
     command: Sequence[str],
     signals: Signals,
-    lines: Callable[[], Lines] | None,
+    lines: Callable[[See], Lines] | None,
     ends_with_children: bool = False,
     machines: int = 0,
-    lost: bytes = b"",
-    aborted: bytes = b"",
+    watch: Watch | None = None,
 ) -> Ended:
     """Run a launcher until it ends.
 
@@ -55,17 +54,14 @@ def supervise(
       lines: function that makes the ``Lines`` of one stream; None to leave the output unchanged.
       ends_with_children: True if it has child processes as long as the job runs; without them it waits in vain.
       machines: number of machines with ranks; 0: unknown.
-      lost: its output when the job has failed, although the exit code may be 0; empty: it has none.
-      aborted: its output when it begins to end the job, which may take it for ever; empty: it has none.
+      watch: what looks at the lines of the error output.
 
     Raises:
       OSError: the launcher cannot be started.
     """
     start = time.monotonic()
-    loss, abort = Watch(lost), Watch(aborted)
-    through: dict[int, Lines | Plain] = {} if lines is None else {1: lines(), 2: lines()}
-    if lines is None and (lost or aborted):
-        through = {2: Plain()}
+    watch = watch or Watch()
+    through = {} if lines is None else {1: lines(lambda owner, line: None), 2: lines(watch.see)}
     pipes = dict.fromkeys(through, subprocess.PIPE)
     # In a new session the terminal's Ctrl-C does not arrive a second time. There the launcher cannot read the terminal
     # either: it would get an error, or be stopped.
@@ -80,25 +76,26 @@ def supervise(
         preexec_fn=functools.partial(system.end_with_parent, signal.SIGTERM),
     )
     signals.begin(process)
-    with Streams({1: process.stdout, 2: process.stderr}, through, {2: (loss, abort)}) as streams:
-        code = _wait(process, streams, abort, ends_with_children, machines)
+    with Streams({1: process.stdout, 2: process.stderr}, through) as streams:
+        code = _wait(process, streams, watch, ends_with_children, machines)
         signals.finish()
         deadline = time.monotonic() + _OUTPUT_SECONDS
         while streams.open and time.monotonic() < deadline:
             streams.pass_on(_NAP_SECONDS)
-    if code == 0 and loss.since is not None:
+    if code == 0 and watch.lost:
         sys.stderr.write("tfdist-run: mpirun has lost a machine, but ended with exit code 0; 1 is used instead\n")
         code = 1
     return Ended(code if code >= 0 else 128 - code, time.monotonic() - start)
 
 
 def _wait(
-    process: subprocess.Popen[Any], streams: Streams, abort: Watch, ends_with_children: bool, machines: int
+    process: subprocess.Popen[Any], streams: Streams, watch: Watch, ends_with_children: bool, machines: int
 ) -> int:
     """Return the launcher's exit code. End the launcher if all its child processes have ended, or ranks wait in vain.
 
     Without child processes it waits for a machine that does not answer. It is killed if an aborted job does not end in
-    time: Open MPI's mpirun may wait for a stopped rank that it has killed.
+    time: Open MPI's mpirun may wait for a stopped rank that it has killed. Since a rank of a healthy job may print
+    anything, the ranks of this machine must have ended, too.
     """
     begun, last, next_look = False, time.monotonic(), 0.0
     absent, terminated = AbsentRanks(process.pid, machines=machines), None
@@ -108,27 +105,33 @@ def _wait(
         if code is not None:
             return code if terminated is None else 1
         now = time.monotonic()
-        ending = terminated or abort.since
-        if ending is not None and now - ending > _ABORT_SECONDS:
+        looks = now >= next_look
+        if looks:
+            next_look = now + _LOOK_SECONDS
+            if system.children(process.pid) if ends_with_children else _ranks(process.pid):
+                begun, last = True, now
+        aborted = terminated or (last if begun and watch.aborted else now)
+        if now - aborted > _ABORT_SECONDS:
             sys.stderr.write("tfdist-run: the job was aborted, but mpirun does not end: it is killed\n")
             system.kill_session(process.pid)
             process.wait()
             return 1
         if not ends_with_children:
             continue
-        if terminated is None and now >= next_look:
-            next_look = now + _LOOK_SECONDS
-            if words := absent.look():
-                sys.stderr.write(f"tfdist-run: {words}: the job is ended; see the output of that rank above\n")
-                process.terminate()
-                terminated = now
-        if system.children(process.pid):
-            begun, last = True, now
+        if looks and terminated is None and (words := absent.look()):
+            sys.stderr.write(f"tfdist-run: {words}: the job is ended; see the output of that rank above\n")
+            process.terminate()
+            terminated = now
         if begun and now - last > _CHILDLESS_SECONDS:
             sys.stderr.write("tfdist-run: all ranks have ended, but mpirun waits for a machine that is gone\n")
             process.kill()
             process.wait()
             return 1
+
+
+def _ranks(launcher: int) -> list[int]:
+    """Return the children of Open MPI's mpirun that are ranks; others reach other machines."""
+    return [pid for pid in system.children(launcher) if "\0PMIX_RANK=" in f"\0{system.process_text(pid, 'environ')}"]
 
 
 class Signals:
@@ -189,39 +192,28 @@ class Signals:
         self._interrupted = now
 
 
-class Plain:
-    """Passes a stream on unchanged; see ``Lines``."""
-
-    def feed(self, data: bytes) -> bytes:
-        """Return the same bytes."""
-        return data
-
-    def end(self) -> bytes:
-        """Return nothing: no bytes are held back."""
-        return b""
-
-
 class Watch:
-    """Searches for words in the bytes of streams.
+    """Looks at the lines of an error output for those that tell that the job has failed.
 
     Args:
-      words: the words; empty words are never found.
+      lost: line of the launcher itself when the job has failed, although the exit code may be 0; empty: it has none.
+      aborted: begin of the line of a rank that ends the job, which may take the launcher for ever; empty: it has none.
 
     Attributes:
-      since: when the words were first found, by ``time.monotonic``; None: never.
+      lost: True if the launcher has printed its line.
+      aborted: True if a rank has printed its line.
     """
 
-    def __init__(self, words: bytes) -> None:
-        self._words = words
-        self._last = b""
-        self.since: float | None = None
+    def __init__(self, lost: bytes = b"", aborted: bytes = b"") -> None:
+        self._lost, self._aborted = lost, aborted
+        self.lost = self.aborted = False
 
-    def see(self, data: bytes) -> None:
-        """Take the next bytes; the words may begin in one call and end in the next."""
-        if self._words and self.since is None:
-            data = self._last + data
-            self.since = time.monotonic() if self._words in data else None
-            self._last = data[-len(self._words) :]
+    def see(self, owner: int | None, line: bytes) -> None:
+        """Take a line and its rank; None: a line of the launcher itself."""
+        if owner is None:
+            self.lost |= bool(self._lost) and line == self._lost
+        else:
+            self.aborted |= bool(self._aborted) and line.startswith(self._aborted)
 
 
 class Streams:
@@ -230,16 +222,10 @@ class Streams:
     Args:
       sources: the pipes, by the number of this process's stream.
       through: what assembles the bytes of each stream; other streams are left alone.
-      watches: what searches the bytes of each stream.
     """
 
-    def __init__(
-        self,
-        sources: Mapping[int, Any],
-        through: Mapping[int, Lines | Plain],
-        watches: Mapping[int, Sequence[Watch]],
-    ) -> None:
-        self._through, self._watches = through, watches
+    def __init__(self, sources: Mapping[int, Any], through: Mapping[int, Lines]) -> None:
+        self._through = through
         self._selector = selectors.DefaultSelector()
         for target in through:
             self._selector.register(sources[target], selectors.EVENT_READ, target)
@@ -265,8 +251,6 @@ class Streams:
             # If the reader is gone (``| head``) or the disk is full, the pipe is closed, too: the launcher notices.
             with contextlib.suppress(OSError):
                 if data := os.read(key.fd, _BLOCK_BYTES):
-                    for watch in self._watches.get(key.data, ()):
-                        watch.see(data)
                     _write(key.data, self._through[key.data].feed(data))
                     continue
                 _write(key.data, self._through[key.data].end())

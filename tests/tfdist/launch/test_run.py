@@ -62,40 +62,85 @@ def test_open_mpi() -> None:
     )
 
 
-LOST = """
+# In place of Open MPI's mpirun: a shell, which may start a rank.
+SUPERVISED = """
 import sys
-from tfdist.launch.launchers import LOST_DAEMON
-from tfdist.launch.supervision import Signals, supervise
-print(supervise(["sh", "-c", sys.argv[1]], Signals(), None, lost=LOST_DAEMON).code)
-"""
-
-
-@pytest.mark.parametrize(("said", "code"), [("lost communi; cation with a remote daemon", 1), ("lost; nothing", 0)])
-def test_a_launcher_that_has_lost_a_machine_and_ends_well(said: str, code: int) -> None:
-    """Open MPI's launcher ends with code 0 after this message, which arrives in pieces with more text after it."""
-    first, _, second = said.partition("; ")
-    done = run([sys.executable, "-c", LOST, f"printf '{first}' >&2; sleep 0.3; echo '{second}' >&2"], 30)
-    assert done.output == f"{code}\n" and first + second in done.errors
-    assert ("mpirun has lost a machine" in done.errors) == bool(code)
-
-
-ABORTED = """
-import sys
-from tfdist.launch import supervision
-from tfdist.launch.launchers import ABORTED
+from tfdist.launch import launchers, supervision
+from tfdist.launch.supervision import Signals, Watch
 supervision._ABORT_SECONDS = 1
-print(supervision.supervise(["sh", "-c", sys.argv[1]], supervision.Signals(), None, aborted=ABORTED).code)
+lines = launchers.marked_lines(launchers.Launcher("", "Open MPI", 5), sys.argv[1] == "named")
+watch = Watch(launchers.LOST_DAEMON, launchers.ABORTED)
+print(supervision.supervise(["sh", "-c", sys.argv[2]], Signals(), lines, watch=watch).code)
 """
+LOST = "PRTE has lost communication with a remote daemon."
+ABORTS = "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD"
+
+
+def supervised(job: str, named: bool = True) -> Finished:
+    return run([sys.executable, "-c", SUPERVISED, "named" if named else "bare", job], 50)
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        (f"----\n; {LOST}\nHNP daemon\n", 1),
+        (f"{LOST[:20]}; {LOST[20:]}\n", 1),
+        (f"[0]<stderr>: half a line; ----\n{LOST}\n", 1),
+        (f"[0]<stderr>: {LOST}\n; [1]<stderr>: x\n", 0),
+        (f"[0]<stderr>: half, ; {LOST}\n", 0),
+        (f"[0]<std; err>: {LOST}\n", 0),
+        (f"no such program: {LOST}\n; Executable: {LOST}\n", 0),
+    ],
+)
+def test_a_launcher_that_has_lost_a_machine_and_ends_well(said: str, code: int, named: bool) -> None:
+    """Open MPI's launcher ends with code 0 after this line, which arrives in pieces. A rank may print the same line."""
+    first, _, second = said.partition("; ")
+    done = supervised(f"printf %b '{first}' >&2; sleep 0.3; printf %b '{second}' >&2", named)
+    assert done.output == f"{code}\n" and ("mpirun has lost a machine" in done.errors) == bool(code)
+    shown = re.sub(r"\[(\d)\]<stderr>: ", r"[\1] " if named else "", (first + second).replace("\\n", "\n"))
+    assert done.errors.startswith(shown)
 
 
 def test_a_launcher_that_does_not_end_an_aborted_job() -> None:
-    """Open MPI's launcher may not end if a rank was stopped: tfdist-run kills it and its children."""
-    begun = time.monotonic()
-    done = run([sys.executable, "-c", ABORTED, "echo '[1] MPI_ABORT was invoked on rank 1' >&2; sleep 55; exit 0"], 50)
+    """Open MPI's launcher may not end if a rank was stopped: tfdist-run kills it when no rank is here any more."""
+    says, begun = f"echo '[1]<stderr>: {ABORTS}' >&2", time.monotonic()
+    done = supervised(f"PMIX_RANK=0 sleep 2 & {says}; wait; sleep 45; exit 0")
     assert done.output == "1\n" and time.monotonic() - begun < 30
     assert "the job was aborted, but mpirun does not end" in done.errors
-    ends = run([sys.executable, "-c", ABORTED, "echo MPI_ABORT was invoked on rank 1 >&2; exit 7"], 50)
-    assert ends.output == "7\n" and "does not end" not in ends.errors
+    for job, code in (
+        (f"{says}; exit 7", 7),
+        (f"PMIX_RANK=0 sleep 5 & {says}; wait; exit 3", 3),  # a rank has printed these words, and trains on
+        (f"{says}; sleep 5", 0),  # no rank was here
+        (f"PMIX_RANK=0 sleep 1 & echo '[1]<stderr>: I read: {ABORTS}' >&2; wait; sleep 4", 0),
+    ):
+        done = supervised(job)
+        assert done.output == f"{code}\n" and "does not end" not in done.errors, (job, done)
+
+
+SAYS = f"""
+import os, sys, time
+words = sys.stdin.readline().strip() if os.environ.get("PMI_RANK", os.environ.get("PMIX_RANK")) == "0" else {LOST!r}
+os.write(2, f"{{words}}\\n{ABORTS}\\n----\\n{LOST}\\n{LOST[:9]}".encode())
+time.sleep(0.2)
+os.write(2, b"{LOST[9:]}\\n\\r{LOST}\\r\\n")
+os.write(1, b"\\x00\\xff {LOST}\\n last")
+os.write(2, b"{LOST}")
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--no-prefix"]])
+def test_a_rank_may_print_the_launcher_s_words(tmp_path: Path, options: list[str]) -> None:
+    """At a line's begin, in pieces, from its input, and without an end."""
+    (tmp_path / "says.py").write_text(SAYS)
+    command = [sys.executable, str(TFDIST_RUN), "-n", "2", *options, "python", str(tmp_path / "says.py")]
+    done = subprocess.run(command, cwd=ROOT, input=LOST.encode() + b"\n", capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stderr.decode().splitlines() if line.startswith("tfdist-run: ")]
+    assert all("are not bound" in line or " -n 2 " in line for line in said), said
+    assert done.stderr.decode().count(LOST) >= (8 if options else 10), done.stderr  # pieces of two ranks may mix
+    for rank in range(2) if not options else ():
+        assert f"[{rank}] \0".encode() + b"\xff " + LOST.encode() in done.stdout
 
 
 COUNTING = """
@@ -111,7 +156,7 @@ while time.monotonic() < deadline:
 def test_a_killed_one_tells_its_launcher_once() -> None:
     """Open MPI's mpirun would end at a second SIGTERM and leave its ranks."""
     job = "import sys\nfrom tfdist.launch.supervision import Signals, supervise\n"
-    job += "supervise([sys.executable, '-c', sys.argv[1]], Signals(), None, lost=b'lost')"
+    job += "supervise([sys.executable, '-c', sys.argv[1]], Signals(), None)"
     process = subprocess.Popen([sys.executable, "-c", job, COUNTING], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout and process.stdout.read(6) == "ready "
     process.kill()
@@ -191,9 +236,9 @@ def test_the_environment() -> None:
 def test_pieces_become_lines(size: int) -> None:
     """MPICH's mpirun mixes parts of lines of several ranks; lines are complete wherever the stream is cut."""
     stream = b"<rank 0>a<rank 11>x<rank 0>b < c <ra\n<rank 11>y\nfrom mpirun <itself>\n<rank 0>1%\r2%\r<rank 0>no end"
-    marked = launchers.marked_lines(HYDRA)
+    marked = launchers.marked_lines(HYDRA, True)
     assert marked
-    lines = marked()
+    lines = marked(lambda owner, line: None)
     output = b"".join(lines.feed(stream[at : at + size]) for at in range(0, len(stream), size)) + lines.end()
     assert output == b"[0] ab < c <ra\n[11] xy\nfrom mpirun <itself>\n[0] 1%\r[0] 2%\r[0] no end\n"
 
@@ -204,6 +249,8 @@ def test_open_mpi_s_tags_and_a_long_line() -> None:
     start = time.monotonic()
     assert lines.feed(b"[0]<stdout>: " + b"x" * 200_000) + lines.feed(b"\n") == b"[0] " + b"x" * 200_000 + b"\n"
     assert time.monotonic() - start < 1
+    endless = [len(lines.feed(b"[0]<stdout>: " + b"x" * 100_000)) for _ in range(40)]
+    assert sum(endless) > 2_000_000, "what has no end is passed on, and not kept"
 
 
 @pytest.mark.parametrize(
