@@ -13,6 +13,7 @@ import os
 import platform
 import re
 import signal
+import stat
 import tempfile
 import time
 from pathlib import Path
@@ -20,6 +21,16 @@ from pathlib import Path
 SHARED_MEMORY = "/dev/shm"  # may not exist
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _BOOT = Path("/proc/sys/kernel/random/boot_id")  # processes with the same boot ID have the same clock
+
+
+def only_ours(folder: str) -> bool:
+    """Return whether a folder belongs to this user or to root, and not everybody can put files there."""
+    try:
+        states = os.lstat(folder), os.stat(folder)  # whoever owns a link can lead it to another folder
+    except OSError:
+        return False
+    owned = all(state.st_uid in (os.geteuid(), 0) for state in states)
+    return owned and stat.S_ISDIR(states[1].st_mode) and not states[1].st_mode & stat.S_IWOTH
 
 
 def memory_folder() -> str:

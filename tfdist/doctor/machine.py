@@ -110,8 +110,11 @@ def _pair(facts: Mapping[str, Any]) -> Finding:
 def _home(facts: Mapping[str, Any]) -> Finding:
     home = environment.variables().get("HOME", "")
     needs = launchers.family_of(facts["mpi"]) == "Open MPI"
-    lacks = "HOME is not set, and Open MPI does not start without it: export HOME=/tmp" if needs and not home else ""
-    return of(lacks, "home", home or "none, and this MPI needs none")
+    lacks = (
+        f"HOME is {home or 'not set'}, and Open MPI runs files that it finds there. Take a folder of yours alone: "
+        "export HOME=$(mktemp -d)"
+    )
+    return of(lacks if needs and not system.only_ours(home) else "", "home", home or "none, and this MPI needs none")
 
 
 def processors(ranks: int, usable: int) -> Finding:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import atexit
+import contextlib
 import dataclasses
 import os
+import pwd
 import shlex
+import shutil
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tfdist.core import environment
+from tfdist.core import environment, system
 from tfdist.launch import host_check, launchers
 from tfdist.launch.hosts import Host, LaunchError, is_here
 from tfdist.launch.supervision import Ended, Signals, Watch, supervise
@@ -67,9 +71,9 @@ class Attempts:
         self._given = bool(self._system) and not named
         needs = host_check.needs_of(command, python, self._handed_on, environment.variables())
         self._here = host_check.facts_here(python, needs)
+        if launchers.family_of(self._here["mpi"]) == "Open MPI":
+            environment.overwrite("HOME", self._home)
         self._launcher = launchers.find(self._here, python)
-        if self._launcher.family == "Open MPI":
-            environment.set_default("HOME", tempfile.gettempdir())  # it does not start without one
         # Open MPI passes addresses to its daemons: then this host's name need not resolve there.
         by_name = self._launcher.family != "Open MPI" and "HYDRA_IFACE" not in environment.variables()
         self._needs = dataclasses.replace(needs, named=by_name)
@@ -194,6 +198,28 @@ class Attempts:
             return supervise(line, signals, marked, not open_mpi, machines, watch)
         except OSError as error:
             raise LaunchError(f"{self._launcher.path}: cannot be started ({error.strerror})") from None
+
+    def _home(self, given: str | None) -> str | None:
+        """Return another folder than HOME for Open MPI; None to keep HOME.
+
+        Open MPI does not start without HOME, and runs files that it finds there: nobody else may put any there.
+
+        Raises:
+          LaunchError: no folder can be made.
+        """
+        if given and system.only_ours(given):
+            return None
+        with contextlib.suppress(KeyError):  # a container may run with a number that is no user's
+            if system.only_ours(folder := pwd.getpwuid(os.geteuid()).pw_dir):
+                return folder
+        try:
+            folder = tempfile.mkdtemp(prefix="tfdist-home-")
+        except OSError as error:
+            raise LaunchError(f"Open MPI needs a folder, and none can be made ({error}); export HOME=FOLDER") from None
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        if given:
+            self._say(f"HOME={given} is no folder of yours alone, and Open MPI runs files there; it gets HOME={folder}")
+        return folder
 
     def _answer_seconds(self, waited: float) -> float:
         """Return the time for an answer: no longer than the hosts have for coming up, but enough for one that is up."""

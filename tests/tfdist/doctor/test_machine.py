@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 from collections import namedtuple
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,11 +70,18 @@ def test_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found("settings").state == FIX
 
 
-def test_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("HOME", raising=False)
     for library, state in (("Open MPI v5.0.11", FIX), ("MPICH Version: 5.0.2", OK)):
         monkeypatch.setattr(host_check, "facts_here", lambda python, library=library: {**FACTS, "mpi": library})
         assert found("home").state == state
+    monkeypatch.setattr(host_check, "facts_here", lambda python: {**FACTS, "mpi": "Open MPI v5.0.11"})
+    for home in ("/tmp", "", "/absent"):
+        monkeypatch.setenv("HOME", home)
+        finding = found("home")
+        assert finding.state == FIX and finding.told.endswith("of yours alone: export HOME=$(mktemp -d)"), home
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert found("home").state == OK
 
 
 def test_resources(monkeypatch: pytest.MonkeyPatch) -> None:

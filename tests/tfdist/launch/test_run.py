@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.launch import ROOT, TFDIST_RUN, Finished, run
 from tfdist.core import environment
-from tfdist.launch import host_check, hosts, launchers
+from tfdist.launch import command, host_check, hosts, launchers
 from tfdist.launch._rank_prefix import Lines
 from tfdist.launch.attempts import Attempts, binding
 from tfdist.launch.command import main
@@ -408,7 +413,7 @@ class Network:
 
 def checked(monkeypatch: pytest.MonkeyPatch, start_seconds: float, *arguments: str) -> tuple[Network, str]:
     """Check the hosts ``a`` and ``b``; return the questions, and what the check raises."""
-    from tfdist.launch import attempts, command
+    from tfdist.launch import attempts
 
     network = Network()
     monkeypatch.setattr(host_check, "ask", network.ask)
@@ -437,6 +442,80 @@ def test_a_wait_without_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
         assert network.asked == [] and said == ""
     network, said = checked(monkeypatch, 0)
     assert said == "b: is down" and network.asked == [(["a", "b"], True, 60)]
+
+
+def linked(folder: Path) -> Path:
+    """Return another user's link to a folder of ours."""
+    link = folder.parent / "link"
+    link.symlink_to(folder)
+    os.chown(link, 65534, 65534, follow_symlinks=False)
+    return link
+
+
+HOMES: dict[str, Callable[[Path], object]] = {
+    "none": lambda folder: None,
+    "empty": lambda folder: "",
+    "absent": lambda folder: folder / "absent",
+    "a file": lambda folder: __file__,
+    "of all users": lambda folder: folder,
+    "another user's": lambda folder: folder,
+    "another user's link": linked,
+}
+
+
+@pytest.mark.parametrize("what", HOMES)
+def test_open_mpi_s_home_is_of_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """Open MPI does not start without HOME, and runs what it finds there; /tmp may have files of other users."""
+    if "user's" in what and os.geteuid():
+        pytest.skip("only root can give files away")
+    (own := tmp_path / "own").mkdir()
+    (other := tmp_path / "other").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(host_check, "facts_here", lambda python, needs: {"mpi": "Open MPI v5.0.11"})
+    monkeypatch.setattr(launchers, "find", lambda facts, python: PRRTE)
+    other.chmod(0o1777 if what == "of all users" else 0o700)
+    if what == "another user's":
+        os.chown(other, 65534, 65534)
+    home = HOMES[what](other)
+    told: list[str] = []
+    monkeypatch.delenv("HOME") if home is None else monkeypatch.setenv("HOME", str(home))
+
+    def begin(of_user: Path | None) -> str:
+        user = {} if of_user is None else {os.geteuid(): SimpleNamespace(pw_dir=str(of_user))}
+        monkeypatch.setattr(pwd, "getpwuid", user.__getitem__)
+        options = command._parser().parse_args(["python"])
+        Attempts(options, True, 0, (sys.executable, "x.py"), sys.executable, told.append)
+        return environment.variables()["HOME"]
+
+    fresh = Path(begin(None))
+    assert fresh.parent == tmp_path and fresh not in (own, other) and fresh.stat().st_mode & 0o777 == 0o700
+    assert [str(home) in line and str(fresh) in line for line in told] == [True] * bool(home)
+    assert begin(None) == str(fresh), "this one is safe"
+    monkeypatch.delenv("HOME")
+    assert begin(other / "absent") not in ("", str(other))
+    monkeypatch.delenv("HOME")
+    assert begin(own) == str(own)
+
+
+def test_a_job_of_open_mpi_without_a_home() -> None:
+    """As of a container's user who has no name: nothing of the temporary folder is read, and nothing stays there."""
+    if "Open MPI" not in host_check.facts_here(sys.executable)["mpi"]:
+        pytest.skip("other MPIs need no HOME")
+    nobody = ["unshare", "--user", "--map-user=12345"]
+    if subprocess.run([*nobody, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("namespaces are refused")
+    place = Path(tempfile.mkdtemp())
+    place.chmod(0o777)
+    (place / ".openmpi").mkdir()
+    (place / ".openmpi" / "mca-params.conf").write_text("mca_base_env_list = PLANTED=1\n")
+    code = "import os; print(os.environ.get('PLANTED'), os.environ['HOME'], os.path.isdir(os.environ['HOME']))"
+    command = [*nobody, "env", "-u", "HOME", f"TMPDIR={place}", sys.executable, str(TFDIST_RUN)]
+    done = run([*command, "-n", "1", "python", "-c", code], 60)
+    assert done.code == 0, done
+    planted, home, there = done.output.split()[1:]
+    assert (planted, there) == ("None", "True") and home != str(place) and not Path(home).exists()
+    assert [path.name for path in place.iterdir() if not path.name.startswith("ompi.")] == [".openmpi"]
+    shutil.rmtree(place)
 
 
 def test_a_value_of_the_environment_is_not_shown(
