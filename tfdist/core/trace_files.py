@@ -12,9 +12,9 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from typing import Any
 
+from tfdist.core.files import is_own, opened, remove_old
 from tfdist.core.flight_recorder import FORMAT, HEAD_BYTES, LAST, FlightRecorder
 from tfdist.core.log import log
 from tfdist.core.settings import Settings
@@ -25,7 +25,6 @@ _PROGRAM = 200  # characters kept of a command line, which take up to 12 bytes e
 _FOLDER, _FILE = re.compile("tfdist-[0-9a-f]{8}"), re.compile("rank-[0-9]+")
 _DAY_SECONDS = 86_400
 _KEPT_DAYS, _EMPTY_KEPT_DAYS = 7, 1
-_CLEANING_SECONDS = 0.5  # then the removal stops; the next job removes the rest
 
 
 def job_name() -> str:
@@ -42,34 +41,18 @@ def new_folder(settings: Settings, name: str) -> str:
         return ""
     place = settings.trace_folder or tempfile.gettempdir()
     folder = os.path.join(place, name)
-    _remove_old(place)
+    remove_old(place, _FOLDER, _is_old)
     try:
-        os.makedirs(folder, 0o700, exist_ok=True)
-        return os.path.abspath(folder)
+        os.makedirs(folder, 0o700, exist_ok=True)  # another machine may have made it, on the same disk
+        state = os.lstat(folder)
+        if stat.S_ISDIR(state.st_mode) and is_own(state):
+            return os.path.abspath(folder)
+        problem: object = f"{folder} is not of this user alone"
     except OSError as error:
-        if settings.trace_folder:
-            log(f"TFDIST_TRACE_FOLDER: {error}; the job has no flight recorder")
-        return ""
-
-
-def _remove_old(place: str) -> None:
-    """Remove this user's folders of jobs that ended long ago.
-
-    Everybody may create files in a temporary folder. So links are not followed, and the checks and the removal use the
-    same descriptors. A folder stays if it has another owner, others may write to it, or it holds other files.
-    """
-    deadline = time.monotonic() + _CLEANING_SECONDS
-    with contextlib.suppress(OSError), _opened(place, os.O_DIRECTORY) as parent:
-        for name in filter(_FOLDER.fullmatch, os.listdir(parent)):
-            # Another job may remove the same folder, or this user may not open it.
-            with contextlib.suppress(OSError), _opened(name, os.O_DIRECTORY | os.O_NOFOLLOW, parent) as folder:
-                files = os.listdir(folder)
-                if _is_old(folder, files):
-                    for file in files:
-                        os.unlink(file, dir_fd=folder)
-                    os.rmdir(name, dir_fd=parent)
-            if time.monotonic() > deadline:
-                return
+        problem = error
+    if settings.trace_folder:
+        log(f"TFDIST_TRACE_FOLDER: {problem}; the job has no flight recorder")
+    return ""
 
 
 def _is_old(folder: int, files: list[str]) -> bool:
@@ -78,7 +61,7 @@ def _is_old(folder: int, files: list[str]) -> bool:
     for name in files:
         if not _FILE.fullmatch(name):
             return False
-        with _opened(name, os.O_NOFOLLOW | os.O_NONBLOCK, folder) as file:
+        with opened(name, os.O_NOFOLLOW | os.O_NONBLOCK, folder) as file:
             # A live rank writes each second, but a stopped one does not.
             state = os.fstat(file)
             if (
@@ -92,8 +75,7 @@ def _is_old(folder: int, files: list[str]) -> bool:
 
 def _untouched(state: os.stat_result, days: int) -> bool:
     """Return whether only this user may write there, and nobody has written for ``days`` days."""
-    ours = state.st_uid == os.geteuid() and not state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return ours and time.time() - state.st_mtime > days * _DAY_SECONDS
+    return is_own(state) and time.time() - state.st_mtime > days * _DAY_SECONDS
 
 
 def _lives(head: bytes) -> bool:
@@ -105,13 +87,11 @@ def _lives(head: bytes) -> bool:
         return True
 
 
-@contextlib.contextmanager
-def _opened(path: str, flags: int, folder: int | None = None) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDONLY | flags, dir_fd=folder)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+def remove_part(path: str) -> None:
+    """Remove a rank's part of a timeline, which a failed job has left; another file stays."""
+    with contextlib.suppress(OSError), opened(path, os.O_NOFOLLOW | os.O_NONBLOCK) as file:
+        if FORMAT.encode() in os.read(file, HEAD_BYTES):
+            os.unlink(path)
 
 
 def timeline_file(timeline: str, rank: int | str) -> str:
@@ -132,7 +112,6 @@ def flight_recorder(settings: Settings, rank: int, size: int, folder: str) -> Fl
     head = {"rank": rank, "size": size, "host": platform.node(), "machine": machine_identifier(), "program": program}
     if settings.timeline:
         path = timeline_file(settings.timeline, rank)
-        with contextlib.suppress(OSError):
-            os.unlink(path)  # left by a failed job
+        remove_part(path)
         return FlightRecorder(path, timeline_file(settings.timeline, "*"), head, TIMELINE_EVENTS, detailed=True)
     return FlightRecorder(os.path.join(folder, f"rank-{rank}") if folder else "", folder, head, LAST)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-
 from tfdist.core.log import announce
-from tfdist.core.trace_files import TIMELINE_EVENTS, timeline_file
+from tfdist.core.trace_files import TIMELINE_EVENTS, remove_part, timeline_file
 from tfdist.horovod._state import NOT_INITIALIZED, state
 from tfdist.horovod.rank_ops import barrier
 from tfdist.trace.timeline import put_together
@@ -29,8 +26,7 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     if _begun:
         raise ValueError(f"the timeline {_begun[0]} has begun: call stop_timeline before another one")
     part = timeline_file(file_path, state.job.world.rank)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(part)  # a failed job may have left it
+    remove_part(part)
     if state.job.world.size == 1:
         announce("no timeline is recorded for one process")
     elif not state.job.recorder.begin_timeline(part, TIMELINE_EVENTS):

@@ -5,13 +5,11 @@ Its format is the JSON array of "complete" events described in the Trace Event F
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tfdist.core.files import whole
 from tfdist.trace.ranks import Rank
 from tfdist.trace.recorded import Event
 from tfdist.trace.steps import step_starts
@@ -22,7 +20,7 @@ _ROWS = ("computation", "exchange")
 
 
 def write(path: str, ranks: Sequence[Rank]) -> None:
-    """Write the trace, first under a name that cannot be guessed.
+    """Write the trace, whole or not at all.
 
     Args:
       path: path of the file.
@@ -30,15 +28,8 @@ def write(path: str, ranks: Sequence[Rank]) -> None:
     """
     begin = min((event.start for rank in ranks for event in rank.recorded.events), default=0.0)
     trace = [entry for rank in ranks for entry in _of_rank(rank, begin)]
-    temporary = f"{path}.{secrets.token_hex(4)}.tmp"
-    try:
-        with open(temporary, "x") as file:
-            json.dump(trace, file)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
+    with whole(path) as made, open(made, "w") as file:
+        json.dump(trace, file)
 
 
 def _of_rank(rank: Rank, begin: float) -> Iterator[dict[str, Any]]:

@@ -29,8 +29,12 @@ def put_together(timeline: str, size: int) -> None:
             f"and run python -m tfdist trace {timeline}.rank-* --chrome {timeline}"
         )
         return
-    ranks = load(there)
-    chrome.write(timeline, ranks)
+    try:
+        ranks = load(there)
+        chrome.write(timeline, ranks)
+    except (OSError, ValueError) as error:
+        announce(f"the timeline could not be put together: {error}")
+        return
     announce(f"the timeline is in {timeline}\n{table([rank.spans for rank in ranks])}")
     for file in there:
         os.unlink(file)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tfdist.core import trace_files
+from tfdist.core import files
 from tfdist.core.flight_recorder import FlightRecorder
 from tfdist.core.settings import Settings
 from tfdist.core.trace_files import flight_recorder, job_name, new_folder
@@ -129,6 +129,43 @@ def test_what_is_not_ours_stays(place: Path, what: str) -> None:
     assert sorted(folder.iterdir()) == before
 
 
+PLANTED: dict[str, Callable[[Path], object]] = {
+    "a link": lambda folder: folder.symlink_to(folder.parent.parent),
+    "a file": lambda folder: folder.touch(),
+    "another owner": lambda folder: (folder.mkdir(), os.chown(folder, 65534, 65534)),  # type: ignore[func-returns-value]
+    "others may write": lambda folder: (folder.mkdir(), folder.chmod(0o777)),  # type: ignore[func-returns-value]
+}
+
+
+@pytest.mark.parametrize("what", PLANTED)
+@pytest.mark.parametrize("chosen", [False, True])
+def test_a_job_takes_no_folder_of_others(
+    place: Path, what: str, chosen: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever sees a job's folder on one host can make the same name on another one, before the job's ranks do."""
+    if "owner" in what and os.geteuid():
+        pytest.skip("only root can give files away")
+    name = job_name()
+    PLANTED[what](place / name)
+    settings = Settings.from_environment({"TFDIST_TRACE_FOLDER": str(place)} if chosen else {})
+    assert new_folder(settings, name) == ""
+    assert ("has no flight recorder" in capsys.readouterr().err) == chosen
+    assert not list((place / name).glob("rank-*"))
+
+
+@pytest.mark.parametrize("content", [None, b"notes", b""])
+def test_the_part_of_a_timeline_replaces_only_such_a_part(tmp_path: Path, content: bytes | None) -> None:
+    settings, part = Settings.from_environment({"TFDIST_TIMELINE": str(tmp_path / "t")}), tmp_path / "t.rank-0"
+    if content is None:
+        flight_recorder(settings, 0, 1, "").close(keep=True)
+        age(part, 1)
+    else:
+        part.write_bytes(content)
+    recorder = flight_recorder(settings, 0, 1, "")
+    assert bool(recorder.place) == (content is None)
+    assert part.read_bytes() == content if content is not None else time.time() - part.stat().st_mtime < 1000
+
+
 def test_other_names_and_links_are_left_alone(tmp_path: Path, place: Path) -> None:
     """All users may create names in /tmp."""
     outside = left(tmp_path, 1)
@@ -175,7 +212,7 @@ def test_a_full_temporary_folder_costs_little(place: Path, monkeypatch: pytest.M
 
 
 def test_it_ends_after_a_while(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace_files, "_CLEANING_SECONDS", 0.0)
+    monkeypatch.setattr(files, "_CLEANING_SECONDS", 0.0)
     old = [left(place, number) for number in range(3)]
     begin()
     assert sum(folder.exists() for folder in old) == 2
