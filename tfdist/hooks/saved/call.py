@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
+from tfdist.core.files import whole
 from tfdist.core.program_line import call_site
 from tfdist.graph.job import Job
 from tfdist.transport.saves import PendingSave
@@ -89,21 +89,11 @@ class SavingCalls(threading.local):
     def whole_file(self, path: Any) -> Iterator[Any]:
         """Yield a temporary name for a file, which is renamed when complete; yield ``path`` if that is not possible."""
         target = _absolute(path) or ""
-        folder, name = os.path.split(target)
-        replaceable = os.path.isfile(target) or not os.path.lexists(target)
-        if not name.endswith(_OF_ONE_FILE) or not replaceable or not os.access(folder, os.W_OK):
+        if not target.endswith(_OF_ONE_FILE):
             yield path
             return
-        made = os.path.join(folder, f".rank-{self._job.world.rank}-{name}")
-        try:
-            yield made
-            if os.path.exists(target):
-                shutil.copymode(target, made)
-            os.replace(made, target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.remove(made)
-            raise
+        with whole(target) as made:
+            yield path if made == target else made
 
 
 def left_out(saving: SavingCalls) -> Callable[..., Any]:
