@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 
 from tfdist.trace import chrome
 from tfdist.trace.ranks import Operation, Rank, load, operations
-from tfdist.trace.recorded import Event
+from tfdist.trace.recorded import Event, shown
 from tfdist.trace.steps import table
 
 _LISTED = 8  # ranks described in full, at most
+_NAMED = 100  # numbers of ranks in a line, at most
 _LINES = 12  # of a thread's stack, at most
 
 
@@ -111,7 +112,8 @@ def _median_ms(seconds: Sequence[float]) -> str:
 
 
 def _numbers(numbers: Sequence[int]) -> str:
-    return ("rank " if len(numbers) == 1 else "ranks ") + ", ".join(map(str, sorted(numbers)))
+    shown, more = sorted(numbers)[:_NAMED], f" and {len(numbers) - _NAMED} more" * (len(numbers) > _NAMED)
+    return ("rank " if len(numbers) == 1 else "ranks ") + ", ".join(map(str, shown)) + more
 
 
 def _clock(rank: Rank, seconds: float) -> str:
@@ -141,13 +143,13 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     try:
         ranks = load(options.files)
+        sys.stdout.write(report(ranks) + "\n")
+        if any(rank.spans for rank in ranks):
+            sys.stdout.write("\n" + table([rank.spans for rank in ranks]) + "\n")
+        if options.chrome:
+            chrome.write(options.chrome, ranks)
+            sys.stdout.write(f"\nthe trace is in {options.chrome}\n")
     except (OSError, ValueError) as error:
-        sys.stderr.write(f"python -m tfdist trace: {error}\n")
+        sys.stderr.write(shown(f"python -m tfdist trace: {error}\n"))
         return 2
-    sys.stdout.write(report(ranks) + "\n")
-    if any(rank.spans for rank in ranks):
-        sys.stdout.write("\n" + table([rank.spans for rank in ranks]) + "\n")
-    if options.chrome:
-        chrome.write(options.chrome, ranks)
-        sys.stdout.write(f"\nthe trace is in {options.chrome}\n")
     return 0

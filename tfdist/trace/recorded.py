@@ -9,6 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tfdist.core.flight_recorder import FORMAT, HEAD_BYTES, RECORD, SEPARATOR, STACKS, STACKS_BYTES
+from tfdist.core.trace_files import TIMELINE_EVENTS
+
+_MOST_BYTES = HEAD_BYTES + STACKS_BYTES + TIMELINE_EVENTS * RECORD.size
+_HEAD = {"rank": int, "size": int, "host": str, "machine": str, "program": str, "pid": int, "clock": float}
+_MOST_RANKS = 1_000_000
+_MOST_SECONDS = 1e10  # since the epoch, or since a machine's start
 
 
 class Event(NamedTuple):
@@ -56,33 +62,48 @@ class Recorded:
 
 
 def read(path: Path) -> Recorded:
-    """Read a file.
+    """Read a file. Control characters in its texts are replaced: they will be shown at a terminal.
 
     Raises:
-      ValueError: the file is not from a flight recorder.
+      ValueError: the file is not from a flight recorder, or is damaged.
+      OSError: it cannot be read.
     """
-    content = path.read_bytes().ljust(HEAD_BYTES + STACKS_BYTES, b"\0")  # the file may have been truncated
+    other = ValueError(f"{path} is not a file of tfdist's flight recorder, or one of another version, or is damaged")
+    if not path.is_file() and path.exists():  # a pipe may have no end
+        raise other
+    with path.open("rb") as file:
+        content = file.read(_MOST_BYTES).ljust(HEAD_BYTES + STACKS_BYTES, b"\0")  # the file may have been truncated
     try:
         head = json.loads(content[:HEAD_BYTES])
-        if head["format"] != FORMAT:
-            raise ValueError(head["format"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not a file of tfdist's flight recorder, or one of another version") from error
+        right = head["format"] == FORMAT and all(type(head[name]) is kind for name, kind in _HEAD.items())
+        if not right or not 0 <= head["rank"] < head["size"] <= _MOST_RANKS:
+            raise other
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise other from None
+    head = {name: shown(value) if isinstance(value, str) else value for name, value in head.items()}
     looked, length = STACKS.unpack_from(content, HEAD_BYTES)
     begin = HEAD_BYTES + STACKS.size
     records = content[HEAD_BYTES + STACKS_BYTES :]
     whole = len(records) // RECORD.size * RECORD.size
     found = sorted(record for record in RECORD.iter_unpack(records[:whole]) if record[0] > 0)
+    if not all(0 <= time <= _MOST_SECONDS for time in (head["clock"], looked, *(t for r in found for t in r[1:4]))):
+        raise other
     return Recorded(
         head,
         [_event(record) for record in found],
         not found or found[0][0] == 1,
-        content[begin : begin + length].decode(errors="replace"),
+        shown(content[begin : begin + length].decode(errors="replace")),
         looked,
     )
 
 
 def _event(record: tuple[Any, ...]) -> Event:
     _, start, met, end, step, size_bytes, text = record
-    kind, owner, what = (*text.rstrip(b"\0").decode(errors="ignore").split(SEPARATOR, 2), "", "")[:3]
+    parts = text.rstrip(b"\0").decode(errors="ignore").split(SEPARATOR, 2)
+    kind, owner, what = (*map(shown, parts), "", "")[:3]
     return Event(kind, owner, step, what, size_bytes, start, met, end)
+
+
+def shown(text: str) -> str:
+    """Return a text with a sign in place of each one that a terminal would obey."""
+    return "".join(sign if sign.isprintable() or sign == "\n" else "\N{REPLACEMENT CHARACTER}" for sign in text)

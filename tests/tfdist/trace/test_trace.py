@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import struct
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tfdist.core.flight_recorder import FlightRecorder
+from tfdist.core.flight_recorder import HEAD_BYTES, STACKS_BYTES, FlightRecorder
 from tfdist.trace import chrome
 from tfdist.trace.command import main, report
 from tfdist.trace.ranks import Rank, load, operations
@@ -109,6 +111,70 @@ class TestCommand:
         ):
             assert main(arguments) == 2
             assert said in capsys.readouterr().err
+
+
+HEADS: dict[str, dict[str, object] | bytes] = {
+    "a huge number": {"size": 10**12},
+    "a number in words": {"size": "2"},
+    "a rank that is not there": {"rank": 2},
+    "a negative rank": {"rank": -1},
+    "true": {"rank": True},
+    "no host": {"host": None},
+    "a late clock": {"clock": 1e300},
+    "no clock": {"clock": float("nan")},
+    "a deep one": b"[" * HEAD_BYTES,
+    "a deeper one": b'{"a":' * (HEAD_BYTES // 5),
+    "a long number": b"9" * HEAD_BYTES,
+    "a list": b"[1, 2]",
+}
+
+
+class TestDamage:
+    """Files that are damaged, or come from somebody else, cost one line."""
+
+    def refused(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main([str(path)]) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1 and "is not a file of tfdist's flight recorder, or" in said
+
+    @pytest.mark.parametrize("what", HEADS)
+    def test_heads(self, tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str) -> None:
+        files(tmp_path, ["one", "one"])
+        content, change = (tmp_path / "rank-0").read_bytes(), HEADS[what]
+        if isinstance(change, dict):
+            change = json.dumps({**json.loads(content[:HEAD_BYTES]), **change}).encode()
+        (tmp_path / "rank-0").write_bytes(change.ljust(HEAD_BYTES) + content[HEAD_BYTES:])
+        self.refused(tmp_path / "rank-0", capsys)
+
+    @pytest.mark.parametrize("time", [float("inf"), float("nan"), -1.0, 1e18])
+    def test_times(self, tmp_path: Path, capsys: pytest.CaptureFixture[str], time: float) -> None:
+        files(tmp_path, ["one"])
+        with (tmp_path / "rank-0").open("r+b") as file:
+            file.seek(HEAD_BYTES + STACKS_BYTES + 8)
+            file.write(struct.pack("<d", time))
+        self.refused(tmp_path / "rank-0", capsys)
+
+    def test_what_has_no_end(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        self.refused(tmp_path / "pipe", capsys)
+        self.refused(Path("/dev/zero"), capsys)
+        (tmp_path / "large").touch()
+        os.truncate(tmp_path / "large", 1 << 40)
+        self.refused(tmp_path / "large", capsys)
+
+    def test_a_terminal_gets_no_orders(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        orders = "\x1b]0;x\x07\x9b2J\u202e\r"
+        head = {"rank": 0, "size": 500_000, "host": orders, "machine": orders, "program": f"{orders}\udcff"}
+        recorder = FlightRecorder(str(tmp_path / f"rank{orders}"), str(tmp_path), head, detailed=True)
+        recorder.enter(orders, 1, f"step {orders}", 8)
+        recorder.look()
+        assert main([str(tmp_path)]) == 0
+        assert main([str(tmp_path), str(tmp_path / f"rank{orders}")]) == 2
+        said = capsys.readouterr()
+        assert "\N{REPLACEMENT CHARACTER}]0;x" in said.out and "are both of rank 0" in said.err
+        (event,) = load([str(tmp_path)])[0].operations
+        told = said.out + said.err + event.what + event.owner
+        assert all(sign.isprintable() or sign == "\n" for sign in told) and len(said.out) < 5_000
 
 
 class TestTimeline:
