@@ -227,7 +227,7 @@ class _Machine:
     def _by_our_clock(self, rank: int, state: RankState, before: RankState) -> RankState:
         news = self._looked.get(rank) != state.looked
         self._looked[rank] = state.looked
-        return dataclasses.replace(state, host=before.host, looked=time.time() if news else before.looked)
+        return dataclasses.replace(state, host=before.host, looked=time.monotonic() if news else before.looked)
 
     def _ask(self, now: float) -> None:
         """Ask a rank that has no open question; the same rank again as long as it answers."""

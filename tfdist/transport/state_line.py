@@ -46,7 +46,7 @@ class RankState:
         the start, before it can be read: ``absent``; ``gathering``: has not said that all ranks have come; ``unknown``.
       what: details for messages; only the beginning if long (see ``clipped``).
       line: line of the script in which the main thread was last seen; empty: unknown.
-      looked: time of that, in seconds since the epoch by the reader's clock; 0: never.
+      looked: time of that, by ``time.monotonic`` of the reader's machine; 0: never.
       host: name of the rank's machine, if there are several.
       answers: True if its machine answers.
       asked: when this reading began, by ``time.monotonic``.
@@ -129,7 +129,7 @@ class StateLine:
 
     def tell_line(self, line: str) -> None:
         """Write where its program is now."""
-        _write(self._place, f"{time.time()}\n{line}".encode())
+        _write(self._place, f"{time.monotonic()}\n{line}".encode())
 
     def tell_waits(self, waits: Sequence[Call] | None) -> None:
         """Write the calls in which its program is held up; None: nothing can be concluded."""

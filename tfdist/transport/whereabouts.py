@@ -71,5 +71,5 @@ def _lost(state: RankState) -> bool:
 
 def silent_seconds(state: RankState) -> float:
     """Return the seconds since the rank last noted its place, if that is long ago; else 0."""
-    silent = time.time() - state.looked if state.looked and state.kind != "ended" else 0.0
+    silent = time.monotonic() - state.looked if state.looked and state.kind != "ended" else 0.0
     return silent if silent > _SILENT_SECONDS else 0.0

@@ -308,7 +308,7 @@ def test_a_machine_that_does_not_answer_is_in_no_other_place() -> None:
 
 def test_the_host_of_a_missing_rank_is_named() -> None:
     ranks, states = rank_0(size=2)
-    states.others[1] = RankState(line="read (data.py:3)", looked=time.time() - 70, host="node2")
+    states.others[1] = RankState(line="read (data.py:3)", looked=time.monotonic() - 70, host="node2")
     with pytest.raises(
         PeerError, match=r"rank 1 on node2 busy outside tfdist, in read \(data.py:3\) 70 s ago: it is st"
     ):
@@ -317,8 +317,8 @@ def test_the_host_of_a_missing_rank_is_named() -> None:
 
 def test_a_rank_that_was_stopped_in_the_same_place_is_named() -> None:
     ranks, states = rank_0(size=3)
-    states.others[1] = RankState("moving", "step 1", looked=time.time())
-    states.others[2] = RankState("moving", "step 1", looked=time.time() - 40)
+    states.others[1] = RankState("moving", "step 1", looked=time.monotonic())
+    states.others[2] = RankState("moving", "step 1", looked=time.monotonic() - 40)
     with pytest.raises(
         PeerError, match=r"step 1 for rank 2 \(rank 2 waits for a message in step 1, 40 s ago: it is st"
     ):
@@ -327,7 +327,7 @@ def test_a_rank_that_was_stopped_in_the_same_place_is_named() -> None:
 
 def test_all_are_there() -> None:
     ranks, states = rank_0(size=2)
-    states.others[1] = RankState("moving", "step 1", looked=time.time())
+    states.others[1] = RankState("moving", "step 1", looked=time.monotonic())
     with pytest.raises(PeerError, match="in step 1 for nobody: all are here"):
         ranks.wait(After(9), "step 1", moving=True)
 
@@ -357,10 +357,12 @@ def test_a_blocking_call_that_returns_is_nothing() -> None:
 def test_who_is_lost() -> None:
     ranks, states = rank_0(size=4)
     assert ranks.lost() == ""
-    states.others[1] = RankState("running", "", looked=time.time() - 30, process=RUNS)  # in a call that holds the GIL
+    states.others[1] = RankState(
+        "running", "", looked=time.monotonic() - 30, process=RUNS
+    )  # in a call that holds the GIL
     assert ranks.lost() == ""
-    states.others[1] = RankState("running", "", looked=time.time() - 30)
-    states.others[2] = RankState("ended", "", looked=time.time() - 30)
+    states.others[1] = RankState("running", "", looked=time.monotonic() - 30)
+    states.others[2] = RankState("ended", "", looked=time.monotonic() - 30)
     states.others[3] = RankState("running", "", answers=False)
     assert "rank 1 busy" in ranks.lost()
     assert "rank 2" not in ranks.lost()
