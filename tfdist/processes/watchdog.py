@@ -14,7 +14,7 @@ from tfdist.processes import absent_ranks, watchdog_process
 from tfdist.processes.deadline import process_deadline
 
 _PROGRAM = Path(watchdog_process.__file__)
-_START_SECONDS = 30.0
+_START_SECONDS, _END_SECONDS = 30.0, 5.0
 
 
 def end_job(exit_code: int = 1) -> None:
@@ -50,7 +50,10 @@ def others_expected(rank: int | None, seconds: float) -> Iterator[None]:
     try:
         yield
     finally:
-        looking.communicate()
+        try:
+            looking.communicate(timeout=_END_SECONDS)
+        except subprocess.TimeoutExpired:  # it was stopped, or waits for the kernel
+            looking.kill()
 
 
 class Watchdog:

@@ -53,10 +53,8 @@ def main(rank: str, size: str, pid: int, connection: int) -> None:
             where = f"process {pid} on {os.uname().nodename}"
             os.write(2, f"tfdist: rank {rank} of {size} ({where}) {how}{hint}: the job ends\n".encode())
             time.sleep(0.2)  # for the launcher to forward the message
-        _end(outputs, above)
-        end_job(connection, 128 + ended_by if ended_by else code or 1)
-    else:
-        _end(outputs, above)
+        end_job(connection, 128 + ended_by if ended_by else code or 1)  # first: nothing can hold it up
+    _end(outputs, above)
 
 
 def end_job(connection: int, exit_code: int) -> None:
@@ -137,18 +135,22 @@ def _above(pid: int) -> set[int]:
     return found
 
 
-def _pipes(connection: int) -> set[tuple[int, int]]:
-    """Return (device, inode) of the rank's output pipes and of its connection: the launcher waits for their end."""
-    found = set()
-    for descriptor in (1, 2, connection):
-        with contextlib.suppress(OSError):
-            status = os.fstat(descriptor)
-            if (status.st_mode & 0o170000) in (0o010000, 0o140000):  # pipe, socket
-                found.add((status.st_dev, status.st_ino))
-    return found
+def _pipes(connection: int) -> set[str]:
+    """Return the rank's output pipes and its connection: the launcher waits for their end. A FIFO is not from it."""
+    return {name for n in (1, 2, connection) if (name := _name("self", n)).startswith(("pipe:[", "socket:["))}
 
 
-def _end(outputs: set[tuple[int, int]], above: set[int]) -> None:
+def _name(pid: str, descriptor: int | str) -> str:
+    """Return what a descriptor of a process is: a path, or ``pipe:[INODE]`` or ``socket:[INODE]``; empty if unknown.
+
+    It does not ask the file system: one that does not answer would never return.
+    """
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/{pid}/fd/{descriptor}")
+    return ""
+
+
+def _end(outputs: set[str], above: set[int]) -> None:
     """Kill all other processes that write to these outputs: the rank's children, which nobody needs any more."""
     if not os.path.exists("/proc/self/stat"):
         return
@@ -160,11 +162,10 @@ def _end(outputs: set[tuple[int, int]], above: set[int]) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def _writes(pid: str, outputs: set[tuple[int, int]]) -> bool:
+def _writes(pid: str, outputs: set[str]) -> bool:
     with contextlib.suppress(OSError):
         for descriptor in os.listdir(f"/proc/{pid}/fd"):
-            status = os.stat(f"/proc/{pid}/fd/{descriptor}")
-            if (status.st_dev, status.st_ino) in outputs:
+            if _name(pid, descriptor) in outputs:
                 with open(f"/proc/{pid}/fdinfo/{descriptor}") as file:
                     flags = next(line for line in file if line.startswith("flags:"))
                 if int(flags.split()[1], 8) & os.O_ACCMODE:  # the launcher itself only reads

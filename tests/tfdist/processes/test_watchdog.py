@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tfdist.processes import watchdog_process
+from tests.launch import ROOT
+from tfdist.processes import watchdog, watchdog_process
 
 SLEEPS = ["env", "--default-signal", "sleep", "60"]  # the tests' parent may ignore SIGINT
 
@@ -119,15 +120,54 @@ def test_where_the_launcher_has_ended_the_job(watched: Callable[[list[str]], Wat
     assert one.said == ""
 
 
-def test_who_writes_where_a_rank_did(tmp_path: Path) -> None:
+def test_who_writes_where_a_rank_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file system is asked about a file: a server that does not answer, a frequent reason, would hold the end up."""
     read, write = os.pipe()
     child = subprocess.Popen(SLEEPS, stdout=write)
+
+    class System:
+        stat = fstat = open = None  # what asks
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(os, name)
+
+    monkeypatch.setattr(watchdog_process, "os", System())
     try:
-        pipe = os.fstat(write)
-        assert watchdog_process._writes(str(child.pid), {(pipe.st_dev, pipe.st_ino)})
-        assert not watchdog_process._writes(str(child.pid), {(pipe.st_dev, pipe.st_ino + 1)})
+        pipe = os.readlink(f"/proc/self/fd/{write}")
+        assert watchdog_process._writes(str(child.pid), {pipe})
+        assert not watchdog_process._writes(str(child.pid), {f"{pipe}1", "pipe:[0]"})
     finally:
         child.kill()
         child.wait()
         os.close(read)
         os.close(write)
+
+
+def test_other_writers_of_a_fifo_live(tmp_path: Path) -> None:
+    """Ranks and other programs may share a FIFO (``exec >fifo``); the launcher's own pipes have no names."""
+    os.mkfifo(fifo := tmp_path / "fifo")
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)  # a process that writes, as this one must not, would be ended
+    with open(fifo, "wb") as writer:
+        monitor = subprocess.Popen(SLEEPS, stdout=writer)
+    code = "from tfdist.processes import watchdog_process as w; w._end(w._pipes(-1), set())"
+    with open(fifo, "wb") as writer:
+        rank = subprocess.Popen([sys.executable, "-c", code], stdout=writer, stderr=writer, cwd=ROOT)
+    assert rank.wait(30) == 0 and monitor.poll() is None
+    monitor.kill()
+    monitor.wait()
+    os.close(reader)
+
+
+@pytest.mark.parametrize("helper", ["os.kill(os.getpid(), signal.SIGSTOP)", "signal.pause()"])
+def test_a_helper_that_does_not_end_holds_no_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, helper: str) -> None:
+    (tmp_path / "helper.py").write_text(f"import os, signal\n{helper}\n")
+    launcher, connection = socket.socketpair()
+    monkeypatch.setattr(watchdog, "_connection", connection.fileno)
+    monkeypatch.setattr(watchdog, "_END_SECONDS", 0.2)
+    monkeypatch.setattr(watchdog.absent_ranks, "__file__", str(tmp_path / "helper.py"))
+    begun = time.monotonic()
+    with watchdog.others_expected(0, 60):
+        pass
+    assert time.monotonic() - begun < 10
+    launcher.close()
+    connection.close()
