@@ -9,7 +9,6 @@ ignored. The file holds the last events, and recent stacks of the rank's threads
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import itertools
 import json
@@ -20,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from tfdist.core.program_line import stacks
-from tfdist.core.system import reserve
+from tfdist.core.system import out_of_reach, reserve
 
 Span = Callable[[str, str], contextlib.AbstractContextManager[None]]
 
@@ -32,8 +31,6 @@ STACKS = struct.Struct("<dI")  # time (seconds since the epoch), length of the t
 RECORD = struct.Struct("<qdddqq208s")  # number from 1, start, met, end (0: not yet), step, bytes, text
 _MET_AT, _END_AT = 16, 24
 _TIME = struct.Struct("<d")
-# Lowest descriptor for the file. If a script closes unknown descriptors, its next files get low ones: ours must differ.
-_DESCRIPTOR_FROM = 800
 SEPARATOR = "\x1f"
 
 
@@ -245,12 +242,7 @@ class _File:
             os.close(descriptor)
             os.unlink(path)
             return None
-        try:
-            other = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _DESCRIPTOR_FROM)
-        except OSError:  # the process may have few descriptors
-            return cls(descriptor, events, first)
-        os.close(descriptor)
-        return cls(other, events, first)
+        return cls(out_of_reach(descriptor), events, first)
 
     def write(self, at: int, data: bytes) -> None:
         try:  # noqa: SIM105 (contextlib's takes a third of the write's time)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import platform
 import re
@@ -19,6 +20,7 @@ import time
 from pathlib import Path
 
 SHARED_MEMORY = "/dev/shm"  # may not exist
+_DESCRIPTOR_FROM = 800
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _BOOT = Path("/proc/sys/kernel/random/boot_id")  # processes with the same boot ID have the same clock
 
@@ -48,6 +50,19 @@ def reserve(file: int, start: int, size_bytes: int) -> None:
         os.posix_fallocate(file, start, size_bytes)
     else:
         os.pwrite(file, b"\0", start + size_bytes - 1)
+
+
+def out_of_reach(descriptor: int) -> int:
+    """Return another descriptor in place of this one, which is closed: a high one, if the process may have such.
+
+    If a script closes descriptors that it does not know, its next files get low ones, and not ours.
+    """
+    try:
+        other = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _DESCRIPTOR_FROM)
+    except OSError:
+        return descriptor
+    os.close(descriptor)
+    return other
 
 
 def process_text(pid: int | str, name: str) -> str:

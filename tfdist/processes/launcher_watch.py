@@ -13,6 +13,7 @@ import select
 import signal
 import threading
 
+from tfdist.core import system
 from tfdist.core.environment import launcher_connection
 from tfdist.core.log import log
 
@@ -37,19 +38,19 @@ class LauncherWatch:
         self.gone = False
         self._rank = rank
         self._parent = os.getppid()
-        self._ends: list[tuple[int, int]] = []  # descriptors, and the poll events that show the launcher's end
+        self._ends: dict[int, tuple[int, int]] = {}  # descriptors; their inodes, and the poll events to wait for
         self._watches = False
 
     def start(self) -> None:
         """Watch in a thread, which sleeps until the launcher is gone."""
         # By events: after a delay, a script's write to the launcher's terminal or pipe might fail first.
         with contextlib.suppress(OSError, AttributeError):  # Linux before 5.3, or a container that forbids it
-            self._ends.append((os.pidfd_open(self._parent), select.POLLIN))
+            self._add(os.pidfd_open(self._parent), select.POLLIN)
         connection = launcher_connection()
         if connection is not None:
             with contextlib.suppress(OSError):
                 # The copy stays open when MPI closes its own descriptor. Nothing is read from it.
-                self._ends.append((os.dup(connection), 0))
+                self._add(os.dup(connection), 0)
         self._watches = True
         threading.Thread(target=self._run, name="tfdist launcher", daemon=True).start()
 
@@ -58,11 +59,25 @@ class LauncherWatch:
         if self._watches and not self.gone and self._is_gone(0):
             self._end()
 
+    def _add(self, descriptor: int, events: int) -> None:
+        high = system.out_of_reach(descriptor)
+        self._ends[high] = os.fstat(high).st_ino, events
+
+    def _ours(self) -> dict[int, int]:
+        """Return the descriptors with their events. A script may have closed one, and opened another file there."""
+        found: dict[int, int] = {}
+        for descriptor, (inode, events) in self._ends.items():
+            with contextlib.suppress(OSError):
+                found |= {descriptor: events} if os.fstat(descriptor).st_ino == inode else {}
+        return found
+
     def _is_gone(self, seconds: float) -> bool:
         ending = select.poll()
-        for descriptor, events in self._ends:
+        for descriptor, events in self._ours().items():
             ending.register(descriptor, events)
-        return bool(ending.poll(1e3 * seconds)) or os.getppid() != self._parent
+        seen = dict(ending.poll(1e3 * seconds))
+        # A parent that has ended is no parent any more. A connection tells by itself.
+        return os.getppid() != self._parent or any(seen.get(descriptor, 0) & _CLOSED for descriptor in self._ours())
 
     def _run(self) -> None:
         while not self._is_gone(_LOOK_SECONDS):
