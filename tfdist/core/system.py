@@ -27,12 +27,11 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")  # processes with the same boot 
 
 def only_ours(folder: str) -> bool:
     """Return whether a folder belongs to this user or to root, and not everybody can put files there."""
-    try:
-        states = os.lstat(folder), os.stat(folder)  # whoever owns a link can lead it to another folder
-    except OSError:
-        return False
-    owned = all(state.st_uid in (os.geteuid(), 0) for state in states)
-    return owned and stat.S_ISDIR(states[1].st_mode) and not states[1].st_mode & stat.S_IWOTH
+    with contextlib.suppress(OSError):
+        link, state = os.lstat(folder), os.stat(folder)  # whoever owns a link can lead it to another folder
+        owned = {link.st_uid, state.st_uid} <= {os.geteuid(), 0}
+        return owned and stat.S_ISDIR(state.st_mode) and not state.st_mode & stat.S_IWOTH
+    return False
 
 
 def memory_folder() -> str:

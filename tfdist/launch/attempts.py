@@ -19,7 +19,7 @@ from typing import Any
 from tfdist.core import environment, system
 from tfdist.launch import host_check, launchers
 from tfdist.launch.hosts import Host, LaunchError, is_here
-from tfdist.launch.supervision import Ended, Signals, Watch, supervise
+from tfdist.launch.supervision import Ended, Signals, supervise
 
 _PAUSE_SECONDS = 3.0  # between two questions to hosts that come up
 _PROGRESS_SECONDS = 30.0
@@ -176,7 +176,9 @@ class Attempts:
         line = launchers.command_line(self._launcher, plan)
         if reason:
             self._say(f"ranks are not bound to cores: {reason}")
-        self._say(shlex.join(line))
+        hidden = {name: "..." for name in self._set if not self._options.dry_run}  # logs have other readers
+        told = dataclasses.replace(plan, variables={**plan.variables, **hidden})
+        self._say(shlex.join(launchers.command_line(self._launcher, told)))
         return line
 
     def run(self, line: Sequence[str], signals: Signals, machines: int = 0) -> Ended:
@@ -192,30 +194,18 @@ class Attempts:
         """
         marked = launchers.marked_lines(self._launcher, not self._options.no_prefix)
         try:
-            # Open MPI's mpirun reaches other hosts by child processes that need not stay.
-            open_mpi = self._launcher.family == "Open MPI"
-            watch = Watch(launchers.LOST_DAEMON, launchers.ABORTED) if open_mpi else Watch()
-            return supervise(line, signals, marked, not open_mpi, machines, watch)
+            return supervise(line, signals, marked, self._launcher.family == "Open MPI", machines)
         except OSError as error:
             raise LaunchError(f"{self._launcher.path}: cannot be started ({error.strerror})") from None
 
     def _home(self, given: str | None) -> str | None:
-        """Return another folder than HOME for Open MPI; None to keep HOME.
-
-        Open MPI does not start without HOME, and runs files that it finds there: nobody else may put any there.
-
-        Raises:
-          LaunchError: no folder can be made.
-        """
+        """Return another folder than HOME, where Open MPI runs files that it finds; None to keep HOME."""
         if given and system.only_ours(given):
             return None
         with contextlib.suppress(KeyError):  # a container may run with a number that is no user's
             if system.only_ours(folder := pwd.getpwuid(os.geteuid()).pw_dir):
                 return folder
-        try:
-            folder = tempfile.mkdtemp(prefix="tfdist-home-")
-        except OSError as error:
-            raise LaunchError(f"Open MPI needs a folder, and none can be made ({error}); export HOME=FOLDER") from None
+        folder = tempfile.mkdtemp(prefix="tfdist-home-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         if given:
             self._say(f"HOME={given} is no folder of yours alone, and Open MPI runs files there; it gets HOME={folder}")

@@ -6,6 +6,7 @@ machine's facts. A probe gets its questions on standard input: all users of a ma
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -46,7 +47,7 @@ _SSH_SAYS = (
     (
         "Host key verification failed",
         "its host key is not known here",
-        "log in once by hand ('{ssh} {host}') and accept it, or 'ssh-keyscan {host} >> ~/.ssh/known_hosts'",
+        "log in once by hand ('{ssh} {host}') and compare the key with that machine's before you accept it",
         False,
     ),
     (
@@ -197,7 +198,9 @@ def ask(
         if isinstance(answer, str):
             return Problem(f"{host}: {answer}; {_by_hand(host, ssh)}", passes=True)
         code, facts, said = answer
-        return _silence(host, code, said, needs.python, ssh) if facts is None else facts
+        if facts is None or (needs.versions and not facts.keys() >= here.keys()):
+            return _silence(host, code, said, needs.python, ssh)
+        return facts
 
     with ThreadPoolExecutor(max_workers=min(64, max(1, len(hosts)))) as pool:
         answers = dict(zip(hosts, pool.map(ask_one, hosts), strict=True))
@@ -361,7 +364,8 @@ def _start_of(python: str, variables: Mapping[str, str]) -> str:
     for name, value in variables.items():
         if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):  # a shell cannot set other names
             lines.append(f"export {name}=" + '"$newline"'.join(map(shlex.quote, value.split("\n"))))
-    return "\n".join([*lines, f"exec {shlex.quote(python)} -\n"])
+    # A shell that goes on after a failed exec must not run the probe's lines.
+    return "\n".join([*lines, f"exec {shlex.quote(python)} - || exit {_NO_COMMAND}\n"])
 
 
 def _probe(questions: str) -> str:
@@ -386,6 +390,8 @@ def _ask(
     except OSError as error:
         return f"{command[0]} cannot be started ({error.strerror})"
     output, said = (os.fsdecode(stream).splitlines() for stream in (done.stdout, done.stderr.strip()))
-    answers = [line for line in output if line.startswith("{")]  # a login shell may print a greeting before
-    facts = None if done.returncode or not answers else json.loads(answers[-1])
-    return done.returncode, facts, said
+    answers: list[dict[str, Any]] = []
+    for line in output if not done.returncode else ():
+        with contextlib.suppress(ValueError, RecursionError):  # a login shell may print lines before and after
+            answers += [json.loads(line)] if line.startswith("{") else []
+    return done.returncode, max(answers, key=len, default=None), said

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +32,7 @@ _NAMES = {
     "Open MPI": ("mpirun.openmpi", "mpirun", "mpiexec"),
     "MPICH": ("mpiexec.hydra", "mpirun.mpich", "mpirun", "mpiexec"),
 }
+_LIB = ("lib", "lib64", "lib32")
 _KEEP_ALIVE = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")
 _WITHOUT_LAUNCHER = "CRAY"  # an MPICH that only the batch system starts
 
@@ -129,8 +131,8 @@ def find(facts: Mapping[str, Any], python: str) -> Launcher:
 
 def _candidates(family: str, library: str, prefix: str) -> Iterator[str]:
     directories = [Path(prefix, "bin")]
-    if library:  # lib/libmpi.so, lib/release/libmpi.so, lib/x86_64-linux-gnu/libmpich.so
-        directories = [parent / "bin" for parent in list(Path(library).parents)[1:3]] + directories
+    # lib/libmpi.so, lib/release/libmpi.so, lib/x86_64-linux-gnu/libmpich.so
+    directories = [folder.parent / "bin" for folder in Path(library).parents if folder.name in _LIB][:1] + directories
     for directory in dict.fromkeys(map(str, directories)):
         found = (shutil.which(name, path=directory) for name in _NAMES[family])
         yield from filter(None, found)
@@ -177,12 +179,7 @@ def command_line(launcher: Launcher, plan: Plan) -> list[str]:
 
 
 def marked_lines(launcher: Launcher, named: bool) -> Callable[[See], Lines] | None:
-    """Return what makes a stream's ``Lines`` from the marks that ``command_line`` asks for; None if not needed.
-
-    Args:
-      launcher: the launcher.
-      named: True to put the rank in front of each line.
-    """
+    """Return what makes a stream's ``Lines`` from the marks that ``command_line`` asks for; None if not needed."""
     if launcher.family == "MPICH" and named:
         return lambda see: Lines(re.compile(rb"<rank (\d+)>"), b"<", see=see)
     if launcher.family == "Open MPI":
@@ -248,6 +245,10 @@ def _open_mpi(launcher: Launcher, plan: Plan) -> Iterator[str]:
     if plan.prefix:
         yield from ("--output", "rank") if prrte else ("--tag-output",)
     if plan.ssh and plan.hosts:
+        if any(" " in word for word in plan.ssh):
+            raise LaunchError(
+                f"--ssh {shlex.join(plan.ssh)}: this mpirun splits it at each space; write a script of one line"
+            )
         agent: Sequence[str] = ("--prtemca", "plm_ssh_agent") if prrte else ("--mca", "plm_rsh_agent")
         yield from (*agent, " ".join(plan.ssh))
     for name in plan.exported_variables:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from tfdist.core import system
 from tfdist.launch._rank_prefix import Lines, See
+from tfdist.launch.launchers import ABORTED, LOST_DAEMON
 from tfdist.processes.absent_ranks import AbsentRanks
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
@@ -42,9 +43,8 @@ def supervise(
     command: Sequence[str],
     signals: Signals,
     lines: Callable[[See], Lines] | None,
-    ends_with_children: bool = False,
+    open_mpi: bool = False,
     machines: int = 0,
-    watch: Watch | None = None,
 ) -> Ended:
     """Run a launcher until it ends.
 
@@ -52,16 +52,15 @@ def supervise(
       command: the launcher and its arguments.
       signals: signals that are forwarded to it.
       lines: function that makes the ``Lines`` of one stream; None to leave the output unchanged.
-      ends_with_children: True if it has child processes as long as the job runs; without them it waits in vain.
+      open_mpi: True for Open MPI's; others have child processes as long as the job runs, and wait in vain without.
       machines: number of machines with ranks; 0: unknown.
-      watch: what looks at the lines of the error output.
 
     Raises:
       OSError: the launcher cannot be started.
     """
     start = time.monotonic()
-    watch = watch or Watch()
-    through = {} if lines is None else {1: lines(lambda owner, line: None), 2: lines(watch.see)}
+    heard = _Heard(open_mpi)
+    through = {} if lines is None else {1: lines(_Heard(False).see), 2: lines(heard.see)}
     pipes = dict.fromkeys(through, subprocess.PIPE)
     # In a new session the terminal's Ctrl-C does not arrive a second time. There the launcher cannot read the terminal
     # either: it would get an error, or be stopped.
@@ -77,20 +76,18 @@ def supervise(
     )
     signals.begin(process)
     with Streams({1: process.stdout, 2: process.stderr}, through) as streams:
-        code = _wait(process, streams, watch, ends_with_children, machines)
+        code = _wait(process, streams, heard, machines)
         signals.finish()
         deadline = time.monotonic() + _OUTPUT_SECONDS
         while streams.open and time.monotonic() < deadline:
             streams.pass_on(_NAP_SECONDS)
-    if code == 0 and watch.lost:
+    if code == 0 and heard.lost:
         sys.stderr.write("tfdist-run: mpirun has lost a machine, but ended with exit code 0; 1 is used instead\n")
         code = 1
     return Ended(code if code >= 0 else 128 - code, time.monotonic() - start)
 
 
-def _wait(
-    process: subprocess.Popen[Any], streams: Streams, watch: Watch, ends_with_children: bool, machines: int
-) -> int:
+def _wait(process: subprocess.Popen[Any], streams: Streams, heard: _Heard, machines: int) -> int:
     """Return the launcher's exit code. End the launcher if all its child processes have ended, or ranks wait in vain.
 
     Without child processes it waits for a machine that does not answer. It is killed if an aborted job does not end in
@@ -108,15 +105,15 @@ def _wait(
         looks = now >= next_look
         if looks:
             next_look = now + _LOOK_SECONDS
-            if system.children(process.pid) if ends_with_children else _ranks(process.pid):
+            if _ranks(process.pid) if heard.listens else system.children(process.pid):
                 begun, last = True, now
-        aborted = terminated or (last if begun and watch.aborted else now)
+        aborted = terminated or (last if begun and heard.aborted else now)
         if now - aborted > _ABORT_SECONDS:
             sys.stderr.write("tfdist-run: the job was aborted, but mpirun does not end: it is killed\n")
             system.kill_session(process.pid)
             process.wait()
             return 1
-        if not ends_with_children:
+        if heard.listens:
             continue
         if looks and terminated is None and (words := absent.look()):
             sys.stderr.write(f"tfdist-run: {words}: the job is ended; see the output of that rank above\n")
@@ -127,6 +124,18 @@ def _wait(
             process.kill()
             process.wait()
             return 1
+
+
+class _Heard:
+    """Whether Open MPI's mpirun (``lost``) or a rank (``aborted``) has printed that the job has failed."""
+
+    def __init__(self, listens: bool) -> None:
+        self.listens, self.lost, self.aborted = listens, False, False
+
+    def see(self, owner: int | None, line: bytes) -> None:
+        """Take a line and its rank; None: a line of the launcher itself."""
+        self.lost |= self.listens and owner is None and line == LOST_DAEMON
+        self.aborted |= self.listens and owner is not None and line.startswith(ABORTED)
 
 
 def _ranks(launcher: int) -> list[int]:
@@ -190,30 +199,6 @@ class Signals:
             self._killer.daemon = True
             self._killer.start()
         self._interrupted = now
-
-
-class Watch:
-    """Looks at the lines of an error output for those that tell that the job has failed.
-
-    Args:
-      lost: line of the launcher itself when the job has failed, although the exit code may be 0; empty: it has none.
-      aborted: begin of the line of a rank that ends the job, which may take the launcher for ever; empty: it has none.
-
-    Attributes:
-      lost: True if the launcher has printed its line.
-      aborted: True if a rank has printed its line.
-    """
-
-    def __init__(self, lost: bytes = b"", aborted: bytes = b"") -> None:
-        self._lost, self._aborted = lost, aborted
-        self.lost = self.aborted = False
-
-    def see(self, owner: int | None, line: bytes) -> None:
-        """Take a line and its rank; None: a line of the launcher itself."""
-        if owner is None:
-            self.lost |= bool(self._lost) and line == self._lost
-        else:
-            self.aborted |= bool(self._aborted) and line.startswith(self._aborted)
 
 
 class Streams:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,13 @@ def test_differences_that_cost_speed_are_told() -> None:
     assert "different GPUs (a: none; b: H100, H100)" in told(a=(machine(), 2), b=(machine(gpus=["H100"] * 2), 2))[0]
     many = {f"n{number}": (machine(processor="B" * (number > 5)), 4) for number in range(8)}
     assert "(n0, n1, n2 and 3 more: ; n6, n7: B)" in told(**many)[0]
+
+
+def test_a_shell_that_goes_on_does_not_run_the_probe(tmp_path: Path) -> None:
+    lines = f"{host_check._start_of('/absent/python', {})}touch {tmp_path}/run\n"
+    command = ["bash", "-O", "execfail", "-c", 'while IFS= read -r line; do eval "$line"; done']
+    done = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 127 and not (tmp_path / "run").exists()
 
 
 def test_no_answer_in_time(tmp_path: Path) -> None:
