@@ -157,11 +157,12 @@ def mapped(pid: int, file: int, size_bytes: int) -> np.ndarray:
       OSError: the memory does not exist, belongs to another program, or may not be mapped.
     """
     path = f"/proc/{pid}/fd/{file}"
-    # (A file of another container may be shorter than the mapping: a read behind its end would end this process.)
-    if not os.readlink(path).startswith(f"/memfd:{_NAME}"):
-        raise OSError(errno.ESRCH, f"{path} belongs to another process here")
-    own = os.open(path, os.O_RDWR)
+    own = os.open(path, os.O_RDWR | os.O_NONBLOCK)
     try:
+        # (A file of another container may be shorter than the mapping: a read behind its end would end this process.)
+        made = os.readlink(f"/proc/self/fd/{own}").startswith(f"/memfd:{_NAME}")
+        if not made or os.fstat(own).st_size != size_bytes:
+            raise OSError(errno.ESRCH, f"{path} belongs to another process here")
         return _map(own, size_bytes, filled=True)
     finally:
         os.close(own)

@@ -106,3 +106,6 @@ def test_another_processes_file_is_not_mapped(tmp_path: Path) -> None:
     with (tmp_path / "empty").open("w+") as file:
         other = os.getpid(), file.fileno(), b"1234567890123456"
         assert "belongs to another process" in mapped_memory.obstacle(_Everyone(other, ""), (0, 1), 0)
+    of_another_job = Memory(8)
+    with pytest.raises(OSError, match="belongs to another process"):
+        mapped_memory.mapped(os.getpid(), of_another_job.file, 1 << 20)
