@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tfdist.compat import collective_ops
 from tfdist.core import environment
+from tfdist.core.log import announce
 from tfdist.core.settings import NCCL, SettingsError
 from tfdist.core.system import processors
 from tfdist.engine.engines import Bucket
@@ -88,6 +89,8 @@ class TensorFlowCollectives(GraphExchange):
         self._check(settings.engine, ranks)
         eagerly, self._of_sessions = ([f"{one.address}:{one.ports[n]}" for one in ranks] for n in range(2))
         self._try_the_way(settings.engine, eagerly)
+        open_ports = ", ".join(f"{one.address}:{one.ports[0]} and {one.ports[1]}" for one in ranks)
+        announce(f"{self.name}: TensorFlow's servers serve everybody who reaches them, on all networks: {open_ports}")
         collective_ops.connect_eagerly(eagerly, job.world.rank, self._nccl, len(processors()))
         self._server: Any = None
 
