@@ -75,13 +75,10 @@ def test_a_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for library, state in (("Open MPI v5.0.11", FIX), ("MPICH Version: 5.0.2", OK)):
         monkeypatch.setattr(host_check, "facts_here", lambda python, library=library: {**FACTS, "mpi": library})
         assert found("home").state == state
-    monkeypatch.setattr(host_check, "facts_here", lambda python: {**FACTS, "mpi": "Open MPI v5.0.11"})
-    for home in ("/tmp", "", "/absent"):
+    for home, state in (("/tmp", FIX), ("", FIX), ("/absent", FIX), (str(tmp_path), OK)):
         monkeypatch.setenv("HOME", home)
-        finding = found("home")
-        assert finding.state == FIX and finding.told.endswith("of yours alone: export HOME=$(mktemp -d)"), home
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert found("home").state == OK
+        finding = machine._home({**FACTS, "mpi": "Open MPI v5.0.11"})
+        assert finding.state == state and ("yours alone: export HOME=$(mktemp -d)" in finding.told) == (state == FIX)
 
 
 def test_resources(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,15 +117,11 @@ HEADS: dict[str, dict[str, object] | bytes] = {
     "a huge number": {"size": 10**12},
     "a number in words": {"size": "2"},
     "a rank that is not there": {"rank": 2},
-    "a negative rank": {"rank": -1},
-    "true": {"rank": True},
     "no host": {"host": None},
     "a late clock": {"clock": 1e300},
     "no clock": {"clock": float("nan")},
-    "a deep one": b"[" * HEAD_BYTES,
-    "a deeper one": b'{"a":' * (HEAD_BYTES // 5),
+    "a deep one": b'{"a":' * (HEAD_BYTES // 5),
     "a long number": b"9" * HEAD_BYTES,
-    "a list": b"[1, 2]",
 }
 
 
@@ -146,33 +142,27 @@ class TestDamage:
         (tmp_path / "rank-0").write_bytes(change.ljust(HEAD_BYTES) + content[HEAD_BYTES:])
         self.refused(tmp_path / "rank-0", capsys)
 
-    @pytest.mark.parametrize("time", [float("inf"), float("nan"), -1.0, 1e18])
-    def test_times(self, tmp_path: Path, capsys: pytest.CaptureFixture[str], time: float) -> None:
+    def test_times_and_what_has_no_end(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         files(tmp_path, ["one"])
-        with (tmp_path / "rank-0").open("r+b") as file:
-            file.seek(HEAD_BYTES + STACKS_BYTES + 8)
-            file.write(struct.pack("<d", time))
-        self.refused(tmp_path / "rank-0", capsys)
-
-    def test_what_has_no_end(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        for start in (float("inf"), float("nan"), -1.0, 1e18):
+            with (tmp_path / "rank-0").open("r+b") as file:
+                file.seek(HEAD_BYTES + STACKS_BYTES + 8)
+                file.write(struct.pack("<d", start))
+            self.refused(tmp_path / "rank-0", capsys)
         os.mkfifo(tmp_path / "pipe")
-        self.refused(tmp_path / "pipe", capsys)
-        self.refused(Path("/dev/zero"), capsys)
         (tmp_path / "large").touch()
         os.truncate(tmp_path / "large", 1 << 40)
-        self.refused(tmp_path / "large", capsys)
+        for path in (tmp_path / "pipe", tmp_path / "large", Path("/dev/zero")):
+            self.refused(path, capsys)
 
     def test_a_terminal_gets_no_orders(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         orders = "\x1b]0;x\x07\x9b2J\u202e\r"
         head = {"rank": 0, "size": 500_000, "host": orders, "machine": orders, "program": f"{orders}\udcff"}
-        recorder = FlightRecorder(str(tmp_path / f"rank{orders}"), str(tmp_path), head, detailed=True)
-        recorder.enter(orders, 1, f"step {orders}", 8)
-        recorder.look()
+        FlightRecorder(str(tmp_path / f"rank{orders}"), "", head).enter(orders, 1, f"step {orders}", 8)
         assert main([str(tmp_path)]) == 0
         assert main([str(tmp_path), str(tmp_path / f"rank{orders}")]) == 2
-        said = capsys.readouterr()
+        said, (event,) = capsys.readouterr(), load([str(tmp_path)])[0].operations
         assert "\N{REPLACEMENT CHARACTER}]0;x" in said.out and "are both of rank 0" in said.err
-        (event,) = load([str(tmp_path)])[0].operations
         told = said.out + said.err + event.what + event.owner
         assert all(sign.isprintable() or sign == "\n" for sign in told) and len(said.out) < 5_000
 

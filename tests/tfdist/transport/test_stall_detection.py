@@ -357,12 +357,11 @@ def test_a_blocking_call_that_returns_is_nothing() -> None:
 def test_who_is_lost() -> None:
     ranks, states = rank_0(size=4)
     assert ranks.lost() == ""
-    states.others[1] = RankState(
-        "running", "", looked=time.monotonic() - 30, process=RUNS
-    )  # in a call that holds the GIL
+    then = time.monotonic() - 30
+    states.others[1] = RankState("running", "", looked=then, process=RUNS)  # in a call that holds the GIL
     assert ranks.lost() == ""
-    states.others[1] = RankState("running", "", looked=time.monotonic() - 30)
-    states.others[2] = RankState("ended", "", looked=time.monotonic() - 30)
+    states.others[1] = RankState("running", "", looked=then)
+    states.others[2] = RankState("ended", "", looked=then)
     states.others[3] = RankState("running", "", answers=False)
     assert "rank 1 busy" in ranks.lost()
     assert "rank 2" not in ranks.lost()
