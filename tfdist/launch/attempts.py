@@ -202,11 +202,12 @@ class Attempts:
         """Return another folder than HOME, where Open MPI runs files that it finds; None to keep HOME."""
         if given and system.only_ours(given):
             return None
+        folder = ""
         with contextlib.suppress(KeyError):  # a container may run with a number that is no user's
-            if system.only_ours(folder := pwd.getpwuid(os.geteuid()).pw_dir):
-                return folder
-        folder = tempfile.mkdtemp(prefix="tfdist-home-")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            folder = pwd.getpwuid(os.geteuid()).pw_dir
+        if not system.only_ours(folder):
+            folder = tempfile.mkdtemp(prefix="tfdist-home-")
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
         if given:
             self._say(f"HOME={given} is no folder of yours alone, and Open MPI runs files there; it gets HOME={folder}")
         return folder

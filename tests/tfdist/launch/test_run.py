@@ -459,22 +459,22 @@ def test_open_mpi_s_home_is_of_this_user_alone(
     monkeypatch.setattr(host_check, "facts_here", lambda python, needs: {"mpi": "Open MPI v5.0.11"})
     monkeypatch.setattr(launchers, "find", lambda facts, python: PRRTE)
     home, told = str(tmp_path / name) if name else "", list[str]()
-    monkeypatch.delenv("HOME") if name is None else monkeypatch.setenv("HOME", home)
 
     def begin(of_user: str) -> Path:
+        monkeypatch.delenv("HOME", raising=False) if name is None else monkeypatch.setenv("HOME", home)
         user = {os.geteuid(): SimpleNamespace(pw_dir=str(tmp_path / of_user))} if of_user else {}
         monkeypatch.setattr(pwd, "getpwuid", user.__getitem__)
         options = command._parser().parse_args(["python"])
         Attempts(options, True, 0, (sys.executable, "x.py"), sys.executable, told.append)
         return Path(environment.variables()["HOME"])
 
-    fresh = begin("")
-    assert fresh.name.startswith("tfdist-home-") and fresh.stat().st_mode & 0o777 == 0o700
-    assert [home in line and str(fresh) in line for line in told] == [True] * bool(home)
-    assert begin("own") == fresh, "this one is safe"
-    for of_user, expected in (("absent", "tfdist-home-"), ("own", "own")):
-        monkeypatch.delenv("HOME")
-        assert begin(of_user).name.startswith(expected)
+    for of_user, expected in (("", "tfdist-home-"), ("absent", "tfdist-home-"), ("own", "own")):
+        folder = begin(of_user)
+        assert folder.name.startswith(expected) and not folder.stat().st_mode & 0o022
+        assert [home in line and str(folder) in line for line in told] == [True] * bool(home)
+        told.clear()
+    home, name = str(folder), "own"
+    assert begin("") == folder and not told, "a folder of this user stays"
 
 
 def test_a_job_of_open_mpi_without_a_home() -> None:
