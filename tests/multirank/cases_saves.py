@@ -183,6 +183,13 @@ def case_files_of_packages_on_top_of_keras() -> None:
     with shared_folder() as folder:
         for save in (store, by_hand, never_closed):
             save_often(folder, save.__name__, set_value, save, load)
+        for _ in range(9):  # over and over, while another rank reads the one before
+            store(f"{folder}/again.h5")
+            load(f"{folder}/again.h5")
+        kept = h5py.File(f"{folder}/kept.h5", "w")
+        kept["own"] = [RANK]
+        kept.flush()
+        assert os.path.exists(f"{folder}/kept.h5") and kept.filename == f"{folder}/kept.h5"
         set_value(3)
         by_hand(f"{folder}/{RANK}.h5")  # each rank its own file
         assert load(f"{folder}/{RANK}.h5") == 30 + RANK

@@ -6,6 +6,9 @@ keeps checkpoints does everything but the writing. ``transport.saves`` decides w
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -16,12 +19,14 @@ from tensorflow.python.checkpoint import checkpoint, checkpoint_management
 from tensorflow.python.framework import ops
 from tensorflow.python.saved_model import save as saved_model
 
+from tfdist.core.files import whole
 from tfdist.graph.job import Job
 from tfdist.hooks.patches import Patches
 from tfdist.hooks.saved import session_savers
 from tfdist.hooks.saved.call import SavingCalls, failing, left_out
 from tfdist.hooks.saved.unwritten import Unwritten
 from tfdist.training.steps import Steps
+from tfdist.transport.saves import PendingSave
 
 # Functions of a model and a path that only write to the path.
 _OF_KERAS = {
@@ -86,7 +91,8 @@ def _keras(patches: Patches, saving: SavingCalls) -> None:
 def _hdf5(patches: Patches, saving: SavingCalls) -> None:
     """Hook HDF5 files, which all formats of Keras write: h5py/_hl/files.py.
 
-    Packages on top of Keras open such files by themselves, for example for LoRA weights.
+    Packages on top of Keras open such files by themselves, for example for LoRA weights. A file gets its name when it
+    is closed or flushed, so that another rank may still read the one before.
     """
 
     def make(
@@ -100,23 +106,44 @@ def _hdf5(patches: Patches, saving: SavingCalls) -> None:
     ) -> None:
         new = mode in ("w", "w-", "x") and driver is None and not saving.open
         save = saving.begin(name) if new else None
-        if save is not None and not save.writes:  # in memory only
-            original(self, name, "w", "core", *args, **kwargs | {"backing_store": False})
-            return
-        with failing(save):
+        if save is None:
             original(self, name, mode, driver, *args, **kwargs)
-        if save is not None:
-            self._tfdist_save = weakref.finalize(self, save.done)  # it may never be closed
+        elif not save.writes:  # in memory only
+            original(self, name, "w", "core", *args, **kwargs | {"backing_store": False})
+        else:
+            with failing(save), contextlib.ExitStack() as stack:
+                made = name if mode != "w" else stack.enter_context(whole(os.path.abspath(os.fsdecode(name))))
+                original(self, made, mode, driver, *args, **kwargs)
+                end = functools.cache(functools.partial(_end, stack.pop_all(), save))  # once
+                self._tfdist_name, self._tfdist_end = os.fsdecode(name), end
+                weakref.finalize(self, _drop, self.id, end)  # it may never be closed
 
-    def close(original: Callable[..., Any], self: Any) -> None:
+    def complete(original: Callable[..., Any], self: Any) -> None:
         original(self)
-        getattr(self, "_tfdist_save", lambda: None)()
+        getattr(self, "_tfdist_end", lambda: None)()
 
     def files(module: Any) -> None:
+        plain = module.File.filename
+        named = property(lambda self: getattr(self, "_tfdist_name", None) or plain.fget(self))
         patches.replace(module.File, "__init__", make, ("self", "name", "mode", "driver"))
-        patches.replace(module.File, "close", close, ("self",))
+        for method in ("close", "flush"):
+            patches.replace(module.File, method, complete, ("self",))
+        patches.assign(module.File, "filename", plain, named)
 
     patches.when_imported("h5py._hl.files", files)
+
+
+def _end(making: contextlib.ExitStack, save: PendingSave) -> None:
+    with failing(save):
+        making.close()
+    save.done()
+
+
+def _drop(identifier: Any, end: Callable[[], None]) -> None:
+    """End the save of a file that is dropped. Its identifier is valid if the file was not closed."""
+    if identifier:
+        identifier.close()
+    end()
 
 
 def _checkpoints(patches: Patches, saving: SavingCalls) -> None:
