@@ -136,12 +136,6 @@ MUTANTS = (
         "marking.refuse_own_tables(flat[0])",
         "tables_that_each",
     ),
-    Mutant(
-        "sums are not compared", "engine/all_reduce.py", "context.checks and", "cases_reference_check", new="False and"
-    ),
-    Mutant(
-        "rows are not compared", "engine/sparse_rows.py", "if context.checks:", "cases_reference_check", new="if False:"
-    ),
     Mutant("DiLoCo has BMUF's defaults", "core/settings.py", 'self.sync == "diloco"', "diloco", new="False"),
     Mutant(
         "rounding errors stay",

@@ -1,4 +1,4 @@
-"""``python -m tfdist [SCRIPT]``, on one process or under mpirun: check what a job needs. See ``tfdist.doctor``.
+"""``python -m tfdist``, on one process or under mpirun: check what a job needs. See ``tfdist.doctor``.
 
 ``python -m tfdist trace FILES`` is another command: see ``tfdist.trace``.
 """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import time
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from tests.multirank.inside import everywhere
+from tests.multirank.inside import everywhere, settings
 from tests.multirank.oracle import v1
 from tests.named import subtest
 
@@ -144,3 +146,25 @@ def case_local_ranks_and_shares_of_the_machine() -> None:
     if tfdist.size() > 1:
         cores = len(os.sched_getaffinity(0))
         assert int(os.environ["TF_NUM_INTRAOP_THREADS"]) <= max(1, cores // tfdist.size() + 1)
+
+
+def case_a_table_of_waits() -> None:
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("tfdist").addHandler(handler)
+    with settings(wait_table=2), tf.Graph().as_default(), v1.Session() as session:
+        weight = v1.get_variable("weight", [3], initializer=v1.zeros_initializer())
+        train = v1.train.GradientDescentOptimizer(1e-3).minimize(tf.reduce_sum(weight * weight * float(tfdist.rank())))
+        session.run(v1.global_variables_initializer())
+        for _ in range(5):
+            session.run(train)
+    logging.getLogger("tfdist").removeHandler(handler)
+    tables = [line for line in lines if "milliseconds a step" in line]
+    assert len(tables) == (2 if tfdist.rank() == 0 else 0), lines
+    for number, table in enumerate(tables):
+        first, columns, *rows, last = table.splitlines()
+        assert f"steps {2 * number + 1} to {2 * number + 2}, 1 exchange a step" in first
+        assert columns.split() == ["rank", "host", "step", "exchange", "waiting"]
+        assert [row.split()[0] for row in rows] == [str(rank) for rank in range(tfdist.size())]
+        assert re.match(r"rank \d+ comes last most: it waits for \d+\.\d ms, and another for \d", last)

@@ -65,7 +65,7 @@ _IN_THE_GRAPH = (
     *_of("variables", "what_is_off"),
     *_of("keras", "equal_data"),
     *_of("saves", "after_ranks_have_joined"),
-    *(f"cases_{module}." for module in ("engine", "toy_engine", "int8", "reference_check", "nmt")),
+    *(f"cases_{module}." for module in ("engine", "toy_engine", "int8", "nmt")),
 )
 _TRAINING = tuple(
     f"cases_{module}."
@@ -231,13 +231,6 @@ _LAUNCHES = (
         (),  # "every" and "random" run through MPI in all launches
         settings=(("TFDIST_ENGINE", "mpi"),),
         more=_ADDING + _SLICES + _SPARSE,
-    ),
-    Launch(
-        "each exchange compared",
-        3,
-        (),
-        settings=(("TFDIST_NODE_SIZE", "2"), ("TFDIST_CHECK", "1")),
-        more=(*_ADDING, *_SPARSE, "cases_law.", "cases_reference_check."),
     ),
     Launch(
         "TensorFlow's collectives, 2",

@@ -184,7 +184,7 @@ class Settings:
         "auto",
         _when,
         "off | auto | a whole number from 1 on",
-        "how often the ranks' variables are compared; a number: exchanges are compared with float64 sums, too",
+        "how often the ranks' variables are compared; a number: after each so many steps",
     )
     log_level: str = _choice("info", tuple(LEVELS), "what is logged; trace: each exchange of each rank")
     wait_table: int = _setting(0, _count, "a whole number", "steps after which waits are logged as a table; 0: never")
@@ -370,11 +370,6 @@ class Settings:
         return f"{shown} is {getattr(self, name)!r}"
 
     @property
-    def exchange_check(self) -> int:
-        """Number of steps after which exchanges are compared with sums in float64; 0: never."""
-        return int(self.check) if self.check.isdecimal() else 0
-
-    @property
     def not_each_step(self) -> str:
         """The settings by which not every step is an update, as text; empty if each step is one."""
         why = [f"accumulate_steps={self.accumulate_steps}"] if self.accumulate_steps > 1 else []
@@ -393,19 +388,9 @@ class Settings:
 
     def without_effect(self, machines: int = 1) -> list[str]:
         """Return a line for each setting that was set and has no effect on so many machines."""
-        told, rounds = [], FORMATS[self.compression].wire is not None
-        if rounds and machines == 1:
+        told = []
+        if FORMATS[self.compression].wire is not None and machines == 1:
             told.append(f"{self._named('compression')}: without effect on one machine, where float32 costs no more")
-        if self.exchange_check and rounds and machines > 1:
-            told.append(
-                f"{self._named('check')}: exchanges with {self.compression} are not compared, as rounding errors "
-                "travel in later steps"
-            )
-        if self.exchange_check and self.engine in IN_THE_GRAPH:
-            told.append(
-                f"{self._named('check')}: compares variables, and only exchanges that pass the host, as "
-                f"{self._named('engine')}"
-            )
         if self.sync == "gradients" and (idle := sorted(n for n in self.origins if n.startswith("block_"))):
             names = ", ".join(map(self._named, idle))
             told.append(f"{names}: without effect, as {self._named('sync')} (average, bmuf and diloco have blocks)")

@@ -12,8 +12,8 @@ from typing import Any
 
 from tfdist.core import ddl_options, system
 from tfdist.core.environment import Launch, hostfile, launch, variables
-from tfdist.core.settings import Settings, SettingsError, allowed
-from tfdist.doctor import import_order, machine
+from tfdist.core.settings import Settings, allowed
+from tfdist.doctor import machine
 from tfdist.doctor.findings import FIX, NOTE, OK, Finding
 from tfdist.engine import autotune
 from tfdist.launch import host_check, launchers
@@ -23,11 +23,11 @@ from tfdist.processes import devices
 _TRIAL_RANKS, _TRIAL_SECONDS = 2, 120.0
 _LAST_LINES = 3
 _USAGE_ERROR = 2
-_USAGE = """usage: python -m tfdist [SCRIPT ...]
+_USAGE = """usage: python -m tfdist
        python -m tfdist trace FILE ...
 
-Check this machine and the import order of scripts; under mpirun also the ranks together. The exit code is 1 if
-something is to be mended. The command trace reads what the ranks of a job did last (trace --help).
+Check this machine; under mpirun also the ranks together. The exit code is 1 if something is to be mended. The command
+trace reads what the ranks of a job did last (trace --help).
 """
 _BRIEF = "--brief"  # of the trial: only what is not fine
 
@@ -38,28 +38,23 @@ def main(arguments: Sequence[str], loaded: Collection[str]) -> int:
     Collective: all ranks, if a launcher started several.
 
     Args:
-      arguments: a script whose import order to check, if given.
+      arguments: of the command line: none, or ``--help``.
       loaded: names of the modules that were imported before tfdist.
 
     Returns:
       0 if nothing must be mended, else 1; 2 for arguments that it does not take.
     """
     started = launch()
-    scripts = [argument for argument in arguments if argument != _BRIEF]
+    words = [argument for argument in arguments if argument != _BRIEF]
     first = started is None or not started.rank
-    if {"-h", "--help"} & {*scripts}:
+    if {"-h", "--help"} & {*words}:
         print(_USAGE if first else "", end="")
         return 0
-    for word in scripts:
-        if not os.path.isfile(word):
-            what = "no option" if word.startswith("-") else "neither a command nor a file"
-            told = f"python -m tfdist: {word!r} is {what} here; give a script, or see python -m tfdist --help\n"
-            sys.stderr.write(told if first else "")
-            return _USAGE_ERROR
+    if words:
+        told = f"python -m tfdist: {words[0]!r} is no command and no option; see python -m tfdist --help\n"
+        sys.stderr.write(told if first else "")
+        return _USAGE_ERROR
     report = _Report(_BRIEF in arguments)
-    if first:
-        for script in scripts:
-            report.add(import_order.examine(script, _engine()))
     if started is None:
         _alone(report, loaded)
     else:
@@ -109,13 +104,6 @@ def _with_ddl_options(settings: Settings) -> Settings:
     """Return the settings as ranks of this machine would have them."""
     a_gpu_each = devices.a_gpu_each(_TRIAL_RANKS)
     return ddl_options.applied(settings, settings.ddl_options, ddl_options.IMPORT, a_gpu_each)
-
-
-def _engine() -> str:
-    try:
-        return _with_ddl_options(Settings.from_environment()).engine
-    except SettingsError:  # the check of the settings tells it
-        return "auto"
 
 
 def _ddl_options(settings: Settings) -> Iterator[Finding]:

@@ -80,7 +80,7 @@ def _import_order(loaded: Collection[str]) -> Finding:
         f"{' and '.join(early)} was imported before tfdist, by a startup file of Python (sitecustomize, *.pth). tfdist "
         "cannot prepare them then: remove the import there"
     )
-    fine = "nothing is imported before tfdist; python -m tfdist SCRIPT checks a script"
+    fine = "no startup file of Python imports TensorFlow or MPI"
     return of(told if early else "", "import order", fine, NOTE)
 
 

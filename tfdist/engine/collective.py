@@ -106,7 +106,6 @@ class Collective:
       keys: key of an exchange whose size changes, by exchange and size; the same on all ranks.
       step: number of the step, from 1.
       taken: number of the last step whose exchanges are done, and with ``deferred``, whose results were taken.
-      check_every: number of steps after which results are compared with sums in float64; 0: never.
       traced: True if each exchange is logged.
       wait_table: table of waits to which this rank's times are added; None: there is none.
       worker: thread that carries out the exchanges, if there are several.
@@ -149,7 +148,6 @@ class Collective:
         self.number = 0
         self.keys: dict[tuple[int, int], int] = {}
         self.step = self.taken = 0
-        self.check_every = 0
         self.traced = False
         self.wait_table: WaitTable | None = None
         self.worker = Worker(name)
@@ -327,11 +325,6 @@ class _ExchangeContext:
     @property
     def contributes(self) -> bool:
         return self.channel.rank in self.present
-
-    @property
-    def checks(self) -> bool:
-        collective = self._collective
-        return bool(collective.check_every) and collective.step % collective.check_every == 0
 
     def key(self, size: int | None = None) -> int:
         collective = self._collective

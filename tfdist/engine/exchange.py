@@ -17,7 +17,6 @@ class ExchangeContext(AllReduceContext, Protocol):
     Attributes:
       channel: channel of the collective.
       choice: choice of the engine for each bucket.
-      checks: True if the results of this step are compared with sums in float64.
     """
 
     @property
@@ -25,9 +24,6 @@ class ExchangeContext(AllReduceContext, Protocol):
 
     @property
     def choice(self) -> Choice: ...  # noqa: D102
-
-    @property
-    def checks(self) -> bool: ...  # noqa: D102
 
     @property
     def ranks(self) -> Sequence[int]:

@@ -16,7 +16,6 @@ import numpy as np
 from tfdist.core import reduce_ops
 from tfdist.engine._direct_rows import ADDRESSES, DirectRows, union_of
 from tfdist.engine.exchange import ExchangeContext
-from tfdist.engine.reference_check import compare_rows
 
 SparseMode = Literal["auto", "dense", "gather", "unmerged"]
 
@@ -149,7 +148,6 @@ class Rows:
             self.load_nothing()
         with context.span("reduce", self.what):
             counts = self._counts(context)
-        given = list(zip(self._indices, self._values, strict=True))
         rows = counts.sum(0).tolist()
         self.ways = list(map(self._way, self.tables, rows))
         self.exchanged_bytes = list(map(_exchanged_bytes, self.tables, self.ways, rows))
@@ -160,10 +158,6 @@ class Rows:
             self._gather(context, [*numbers.get("gather", []), *numbers.get("unmerged", [])], counts)
             for i in numbers.get("dense", []):
                 self._reduce(context, i)
-        if context.checks:
-            averages = list(zip(self._indices, self._values, strict=True))
-            added = [way != "unmerged" for way in self.ways]
-            compare_rows(context, given, averages, added, [table.name for table in self.tables], self.what)
 
     def results(self) -> list[np.ndarray]:
         """Return (indices, values) of each table: ascending, each index once; if unmerged, all rows of all ranks."""

@@ -293,9 +293,9 @@ class Job:
                 self._observe(collective)
 
     def _observe(self, collective: Collective) -> None:
-        """Have a collective checked, measured and logged, as the settings say."""
+        """Have a collective measured and logged, as the settings say."""
         settings = self.switches.settings
-        collective.check_every, collective.traced = settings.exchange_check, traces()
+        collective.traced = traces()
         if settings.wait_table and collective.averages and collective.everyone:
             collective.wait_table = WaitTable(settings.wait_table, collective.name, self.world.rank)
         debug(f"{collective.name}: {collective.described()}")

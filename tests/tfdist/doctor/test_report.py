@@ -44,7 +44,7 @@ def states(text: str) -> dict[str, str]:
 
 
 def test_alone() -> None:
-    finished = doctor("scripts/examples/session.py")
+    finished = doctor()
     assert finished.code == 0, finished
     found = states(finished.output)
     assert found["import order"] == found["MPI"] == found["two ranks"] == found["TensorFlow"] == "OK", finished.output
@@ -84,12 +84,12 @@ def printed(*arguments: str) -> int:
     return command.main(arguments, ())
 
 
-def test_arguments(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert printed("--help") == 0 and capsys.readouterr().out.startswith("usage: python -m tfdist [SCRIPT ...]")
-    for word, told in (("trac", "neither a command nor a file"), ("-v", "no option"), (str(tmp_path), "neither")):
+def test_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed("--help") == 0 and capsys.readouterr().out.startswith("usage: python -m tfdist\n")
+    for word in ("trac", "-v"):
         assert printed(word) == 2
         said = capsys.readouterr()
-        assert said.out == "" and f"{word!r} is {told}" in said.err
+        assert said.out == "" and f"{word!r} is no command and no option" in said.err
 
 
 def test_options_of_ddl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
