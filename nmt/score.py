@@ -38,6 +38,7 @@ from nmt.runs.trained_model import find, preparation_of
 from nmt.runs.translation_run import load
 from nmt.scoring.intervals import Figure, figures
 from nmt.scoring.perplexity import perplexity
+from nmt.scoring.tokenisation import remarks
 from nmt.search.translation_model import TranslationModel, shared, tell_cut
 from nmt.text.corpus import open_parallel
 from nmt.text.lines import TextFile
@@ -60,7 +61,9 @@ class ScoreOptions:
     tokens: bool = option(False, "Also write each token of the target with the logarithm of its probability.")
     hypotheses: str | None = option(None, "Translations, for metrics.")
     references: str | None = option(None, "Reference translations, for metrics; several files are separated by commas.")
-    language: str = option("", "Code of the translations' language: sacreBLEU tokenises Chinese (zh) differently.")
+    language: str = option(
+        "", "Code of the translations' language. Of one without spaces (zh, ja, ko, th) sacreBLEU makes the words."
+    )
     format: str = option("text", "text: columns; tokens: columns, for prepared text; json: objects.", allowed=FORMATS)
     infer_batch_size: int | None = option(None, "Sentences in a batch; unset: the run's.", within=POSITIVE)
     precision: str | None = option(None, "Format of matrix products, as for nmt.nmt; unset: the run's.")
@@ -170,6 +173,8 @@ def _by_references(options: ScoreOptions, ranks: Processes) -> None:
         write_lines([json.dumps([dataclasses.asdict(one) for one in found], ensure_ascii=False)])
     else:
         write_lines(map(_row, found))
+    for line in remarks(options.language):
+        print(line, file=sys.stderr, flush=True)
 
 
 def _row(figure: Figure) -> str:

@@ -27,6 +27,7 @@ from nmt.runs.program import run_on_ranks
 from nmt.runs.tfdist_ranks import Processes
 from nmt.runs.translation_run import load
 from nmt.scoring.score import sacre_bleu
+from nmt.scoring.tokenisation import is_without_spaces
 from nmt.search.translation_model import TranslationModel, translate_shared
 from nmt.text.tokens import reference_text
 
@@ -85,11 +86,12 @@ def tune(options: TuneOptions, ranks: Processes) -> None:
     ranks.multiply_in(configs[0].precision)
     trained = load(RunSettings.of(configs[0]), saved, ranks, ranks.untouched)
     scored: list[tuple[float, float]] = []
+    language = configs[0].tgt if is_without_spaces(str(configs[0].tgt)) else None
     for config in configs:
         with together(ranks), ranks.untouched():
             model = TranslationModel(trained.weights, *trained.vocabularies, RunSettings.of(config).search)
         found = [best for best, *_ in translate_shared(model, lines, ranks)]
-        bleu = sacre_bleu(found, references)
+        bleu = sacre_bleu(found, references, language)
         words, wanted = (sum(len(line.split()) for line in text) for text in (found, references))
         if not scored:
             call_on_root(

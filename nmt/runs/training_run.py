@@ -33,6 +33,7 @@ from nmt.reporting.outputs import NoOutputs, Outputs, RunOutputs
 from nmt.runs import inputs
 from nmt.runs.trained_model import find
 from nmt.scoring.perplexity import LikelihoodModel
+from nmt.scoring.tokenisation import remarks
 from nmt.search.translation_model import TranslationModel
 from nmt.text.corpus import ParallelCorpus
 from nmt.text.preparation import PREPARATION, copy_preparation
@@ -183,8 +184,8 @@ def _train(
         with together(ranks), untouched():
             feed.check_tokens(first_step)
             outputs, evaluation = evaluators(settings, held_out, record, vocabularies, shape, saver, first_step, ranks)
-        for notice in filter(None, notices):
-            outputs.say(f"# {notice}")
+        for line in (*(f"# {notice}" for notice in notices if notice), *remarks(str(config.tgt))):
+            outputs.say(line)
         outputs.started(first_step, ranks.size, feed.sizes()[1])
         for line in opening_lines(config, feed, first_step, ranks.size, saved.get(_REWINDS, 0)):
             outputs.say(line)

@@ -22,6 +22,7 @@ from nmt.options.option import options_of
 from nmt.runs import inputs
 from nmt.scoring.finishing import Finishing
 from nmt.scoring.score import score_files
+from nmt.scoring.tokenisation import remarks
 from nmt.search.ensemble import EnsembleWeights
 from nmt.search.translate_file import draw_attention, parse_list, translate_file
 from nmt.search.translation_model import TranslationModel
@@ -215,5 +216,5 @@ def _tell(settings: RunSettings, model: TranslationModel, finishing: Finishing, 
             else None,
             language=language,
         )
-        print("\n".join(scores.lines()), flush=True)
+        print("\n".join(remarks(language) + scores.lines()), flush=True)
     print(f"# {lines} lines translated by {path} into {config.inference_output_file}", flush=True)

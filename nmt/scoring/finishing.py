@@ -29,13 +29,13 @@ class Finishing:
         preparation: Preparation | None = None,
         raw: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        self._language, self._subword_option = language, subword_option
+        self.language, self._subword_option = language, subword_option
         self.preparation = preparation or Preparation(Recipe(language, language))
         self._raw = raw or {}
 
     def text(self, translation: str) -> str:
         """Return a translation as text."""
-        return self.preparation.text(translation, self._language)
+        return self.preparation.text(translation, self.language)
 
     def words(self, translation: str) -> str:
         """Return a translation as words that are separated by spaces, with their capital letters."""
@@ -73,11 +73,11 @@ class Finishing:
         if preparation is None:
             return [line.strip() for line in lines]
         joined = (reference_text(line, preparation.recipe.subwords) for line in lines)
-        return [preparation.text(line, self._language) for line in joined]
+        return [preparation.text(line, self.language) for line in joined]
 
     def compared(self, name: str, translations: Sequence[str]) -> Texts | None:
         """Return translations of a text with its raw references; None if there are none."""
-        return Texts(translations, self._raw[name], self._language) if name in self._raw else None
+        return Texts(translations, self._raw[name]) if name in self._raw else None
 
 
 def raw_path(prepared: str) -> Path:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nmt.scoring.metrics import METRICS
-from nmt.scoring.score import tokenisation
+from nmt.scoring.score import score
+from nmt.scoring.tokenisation import is_without_spaces, tokenisation
 
 _SAMPLES = 1_000
 
@@ -47,11 +48,13 @@ def figures(hypotheses: Sequence[str], references: Sequence[Sequence[str]], lang
 
     if any(len(text) != len(hypotheses) for text in references):
         raise ValueError(f"{len(hypotheses)} hypotheses for {[len(text) for text in references]} references")
-    found = []
-    for metric in (BLEU(tokenize=tokenisation(language), force=True), CHRF(), CHRF(word_order=2), TER()):
+    found, divided = [], is_without_spaces(language)  # TER has an option that divides Chinese characters
+    ter = TER(normalized=divided, asian_support=divided)
+    for metric in (BLEU(tokenize=tokenisation(language), force=True), CHRF(), CHRF(word_order=2), ter):
         few = len(hypotheses) < 2  # nothing can be drawn from one sentence
         result = metric.corpus_score(hypotheses, references, n_bootstrap=1 if few else _SAMPLES)
         interval = None if few else (float(result._mean - result._ci), float(result._mean + result._ci))
         found.append(Figure(result.name, result.score, interval, str(metric.get_signature())))
-    tokens = [[" ".join(line.split()) for line in text] for text in (hypotheses, references[0])]
-    return found + [Figure(f"tokenised {name}", metric(*tokens)) for name, metric in METRICS.items()]
+    mine, wanted = ([" ".join(line.split()) for line in text] for text in (hypotheses, references[0]))
+    scores = score(mine, wanted, list(METRICS), language=language).metrics
+    return found + [Figure(f"tokenised {name}", value) for name, value in scores.items()]

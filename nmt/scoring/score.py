@@ -2,7 +2,8 @@
 
 Where the translations and their references are known as text, sacreBLEU's figures are those of the text. sacreBLEU
 tokenises it, so that they can be compared with published figures. The other metrics are of words that the model's own
-tokenisation makes, and are named tokenised.
+tokenisation makes, and are named tokenised. In languages without spaces between words (`nmt.scoring.tokenisation`), the
+BLEU that chooses the best model is sacreBLEU's, and all words are those of its tokenisation.
 
 sacreBLEU (Post 2018, arXiv:1804.08771) adds a signature to each figure: the settings that make figures comparable. Its
 BLEU differs from `nmt.scoring.metrics.bleu` in two points. It smooths a precision of 0. A blank line has no token;
@@ -19,8 +20,8 @@ from typing import Any, NamedTuple
 
 from nmt.core.errors import InputError
 from nmt.scoring.metrics import METRICS, check_metrics
+from nmt.scoring.tokenisation import is_without_spaces, tokenisation, tokenised
 from nmt.text.lines import TextFile
-from nmt.text.moses import code
 
 
 class Signed(NamedTuple):
@@ -39,17 +40,19 @@ class Scores:
       sacre_bleu: result of the function `sacre_bleu`.
       chrf: result of the function `chrf`.
       of_text: whether the figures of sacreBLEU are of text, and not of words that are separated by spaces.
+      of_own_words: whether the words of `metrics` are those of the model's tokenisation.
     """
 
     metrics: Mapping[str, float]
     sacre_bleu: Signed
     chrf: Signed
     of_text: bool = False
+    of_own_words: bool = True
 
     def lines(self, text_name: str = "") -> list[str]:
         """Return a line for the log for each score: `  bleu dev: 27.1`, or without a name `  bleu: 27.1`."""
         of = f" {text_name}" if text_name else ""
-        kind = "tokenised " * self.of_text
+        kind = "tokenised " * (self.of_text and self.of_own_words)
         signed = {"sacrebleu": self.sacre_bleu, "chrf": self.chrf}
         return [f"  {kind}{name}{of}: {value:.1f}" for name, value in self.metrics.items()] + [
             f"  {name}{of}: {figure.score:.2f} ({figure.signature})" for name, figure in signed.items()
@@ -75,11 +78,6 @@ def sacre_bleu(hypotheses: Sequence[str], references: Sequence[str], language: s
     return _signed(BLEU(tokenize=kind, force=True), hypotheses, references)
 
 
-def tokenisation(language: str) -> str:
-    """Return the name of sacreBLEU's tokenisation for text in a language."""
-    return "zh" if code(language) == "zh" else "13a"
-
-
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Signed:
     """Return sacreBLEU's chrF: F-score of n-grams of 1 to 6 characters, in which recall has double weight.
 
@@ -92,11 +90,10 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Signed:
 
 
 class Texts(NamedTuple):
-    """Translations and their references as text, and the code of their language."""
+    """Translations and their references as text."""
 
     hypotheses: Sequence[str]
     references: Sequence[str]
-    language: str
 
 
 def score(
@@ -104,6 +101,7 @@ def score(
     references: Sequence[str],
     metrics: Sequence[str] = ("bleu",),
     texts: Texts | None = None,
+    language: str = "",
 ) -> Scores:
     """Return all scores of translations.
 
@@ -112,16 +110,20 @@ def score(
       references: one reference for each translation, as words.
       metrics: names of metrics in `nmt.scoring.metrics.METRICS`.
       texts: translations and references as text, for sacreBLEU; None if they are not known.
+      language: code of the translations' language.
 
     Raises:
       InputError: an unknown metric.
       ValueError: the numbers of hypotheses and references differ.
     """
-    figures = {name: METRICS[name](hypotheses, references) for name in check_metrics(metrics)}
-    if texts is None:
-        return Scores(figures, sacre_bleu(hypotheses, references), chrf(hypotheses, references))
-    found, wanted, language = texts
-    return Scores(figures, sacre_bleu(found, wanted, language), chrf(found, wanted), of_text=True)
+    found, wanted = texts or (hypotheses, references)
+    own = not is_without_spaces(language)
+    signed = sacre_bleu(found, wanted, None if own and texts is None else language)
+    words = (hypotheses, references) if own else (tokenised(found, language), tokenised(wanted, language))
+    figures = {name: METRICS[name](*words) for name in check_metrics(metrics)}
+    if "bleu" in figures and not own:
+        figures["bleu"] = signed.score
+    return Scores(figures, signed, chrf(found, wanted), texts is not None, own)
 
 
 def score_files(
@@ -142,7 +144,7 @@ def score_files(
       reference_path: path of the references, for messages.
       references: one for each sentence of the source text.
       words: function that makes words of a line of text; None if translations and references are words already.
-      language: code of the language of text.
+      language: code of the translations' language.
       metrics: names of metrics in `nmt.scoring.metrics.METRICS`.
       translations_per_input: number of lines of translations for each sentence; the first line is scored.
       picked: numbers, from 0, of the sentences that were translated; None for all.
@@ -163,8 +165,8 @@ def score_files(
     found = [hypotheses.line(i).strip() for i in range(0, len(hypotheses), translations_per_input)]
     wanted = [references[i] for i in numbers]
     if words is None:
-        return score(found, wanted, metrics)
-    return score([*map(words, found)], [*map(words, wanted)], metrics, Texts(found, wanted, language))
+        return score(found, wanted, metrics, language=language)
+    return score([*map(words, found)], [*map(words, wanted)], metrics, Texts(found, wanted), language)
 
 
 def _signed(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> Signed:

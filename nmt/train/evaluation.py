@@ -255,7 +255,8 @@ class Evaluator:
             texts = list(map(self._finishing.text, hypotheses))
             self._store.translations(name, texts)
             words, wanted = list(map(self._finishing.words, hypotheses)), self._references[text_name]
-            found = score(words, wanted, self._metrics, self._finishing.compared(text_name, texts))
+            compared = self._finishing.compared(text_name, texts)
+            found = score(words, wanted, self._metrics, compared, self._finishing.language)
             figures |= {f"{name}_{metric}": value for metric, value in found.metrics.items()}
             figures |= {f"{name}_sacrebleu": found.sacre_bleu.score} if found.of_text else {}
             for line in found.lines(name):
