@@ -24,9 +24,7 @@ import contextlib
 import functools
 import os
 import re
-import shutil
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -39,6 +37,7 @@ from nmt.core.errors import InputError
 from nmt.core.files import make_directory, replace_atomically, unwritable
 from nmt.core.interruption import termination_is_raised
 from nmt.core.parallel import Mapping, cores, pieces, processes
+from nmt.core.scratch import scratch_folder
 from nmt.core.standard_output import write_lines
 from nmt.options.command import TrainingText, run
 from nmt.options.option import POSITIVE, option
@@ -125,7 +124,7 @@ class _Text:
       paths: input files, one after the other.
       is_training: whether vocabularies and subwords are learnt from it.
       counts: numbers of its tokens, which are words or subwords.
-      lines: number of lines.
+      lines: number of lines of each input file.
       looks_raw: number of lines with punctuation that no tokeniser has split off.
     """
 
@@ -134,7 +133,7 @@ class _Text:
     paths: list[str]
     is_training: bool = False
     counts: Counter[str] = field(default_factory=Counter)
-    lines: int = 0
+    lines: list[int] = field(default_factory=list)
     looks_raw: int = 0
 
     @property
@@ -201,10 +200,11 @@ def prepare(
     texts = _texts(train_prefix, apply, (src, tgt))
     written = texts if recipe.changes_words or recipe.subwords else []
     _check_outputs(texts, written, recipe, directory)
-    with _scratch(directory) as scratch, _mapping(texts, processes) as mapping:
+    # New processes first: they do not hold the scratch folder's lock then.
+    with _mapping(texts, processes, spm is not None) as mapping, _scratch(directory) as scratch:
         counts = WordCounts(scratch)
         _split(texts, recipe, scratch, mapping, None if bpe is None else counts)
-        learnt = Learnt(known.model) if known else _learn(texts, counts, scratch, bpe, spm)
+        learnt = Learnt(known.model) if known else _learn(texts, counts, scratch, mapping, bpe, spm)
         more = dropout_units(learnt.model, map(itemgetter(0), counts)) if all_subwords else set()
         if recipe.subwords:
             _cut(texts, known or Preparation(recipe, learnt.model), scratch, mapping)
@@ -224,7 +224,7 @@ def prepare(
         write_record(directory, recipe, [text.file_name for text in written])
     of = dict(zip((src, tgt), vocabularies, strict=True))
     summaries = (
-        FileSummary(text.file_name, text.lines, text.counts.total(), _unknown(text, of[text.language]))
+        FileSummary(text.file_name, sum(text.lines), text.counts.total(), _unknown(text, of[text.language]))
         for text in texts
     )
     notices = [learnt.notice, *(_raw_notice(text) for text in texts if text.is_training and not recipe.raw)]
@@ -354,24 +354,21 @@ def _scratch(directory: Path) -> Iterator[Path]:
     place = directory.absolute()
     while not place.is_dir():
         place = place.parent
-    try:
-        scratch = Path(tempfile.mkdtemp(prefix=".nmt-prepare-", dir=place))
-        (scratch / RAW).mkdir()
-    except OSError as error:
-        raise InputError(f"{place}: cannot be written ({error.strerror}); choose another --out_dir") from error
-    try:
-        yield scratch
-    except OSError as error:
-        raise InputError(unwritable(error.filename2 or directory, error)) from error
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    with contextlib.ExitStack() as stack:
+        try:
+            scratch = stack.enter_context(scratch_folder(place, ".nmt-prepare-"))
+            (scratch / RAW).mkdir()
+        except OSError as error:
+            raise InputError(f"{place}: cannot be written ({error.strerror}); choose another --out_dir") from error
+        try:
+            yield scratch
+        except OSError as error:
+            raise InputError(unwritable(error.filename2 or directory, error)) from error
 
 
-@contextlib.contextmanager
-def _mapping(texts: Sequence[_Text], number: int | None) -> Iterator[Mapping]:
+def _mapping(texts: Sequence[_Text], number: int | None, apart: bool) -> contextlib.AbstractContextManager[Mapping]:
     size = sum(os.path.getsize(path) for text in texts for path in text.paths if os.path.isfile(path))
-    with processes(1 if size < _ONE_PROCESS_BYTES else number or cores()) as mapping:
-        yield mapping
+    return processes(1 if size < _ONE_PROCESS_BYTES else number or cores(), apart)
 
 
 def _split(
@@ -385,14 +382,13 @@ def _split(
     for text in texts:
         has_words = False
         with contextlib.ExitStack() as files:
-            lines: Iterator[str] = chain.from_iterable(map(_checked, text.paths))
+            lines: Iterator[str] = chain.from_iterable(_checked(path, text.lines) for path in text.paths)
             if recipe.raw and not text.is_training:
                 lines = _copied(lines, files.enter_context(_new(scratch / RAW / text.file_name)))
             output = files.enter_context(_new(scratch / text.file_name))
             work = functools.partial(_words_of, recipe, text.language)
             for piece, counts, raw in mapping(work, pieces(lines, _PIECE_LINES)):
                 output.writelines(line + "\n" for line in piece)
-                text.lines += len(piece)
                 text.looks_raw += raw
                 has_words = has_words or bool(counts)
                 if not recipe.subwords:
@@ -400,15 +396,18 @@ def _split(
                 elif of_training is not None and text.is_training:
                     of_training.add(counts)
         if not has_words:
-            raise InputError(f"{text.paths[0]} has no word in any of its {text.lines} lines: give a file with text")
-    for _, pair in groupby(texts, key=lambda text: text.name):
-        first, *others = pair
-        if others and others[0].lines != first.lines:
-            second = others[0]
             raise InputError(
-                f"{','.join(first.paths)} has {first.lines} lines and {','.join(second.paths)} has {second.lines}. "
-                "Parallel files need the same number of lines"
+                f"{text.paths[0]} has no word in any of its {sum(text.lines)} lines: give a file with text"
             )
+    for _, group in groupby(texts, key=lambda text: text.name):
+        sides = [zip(text.paths, text.lines, strict=True) for text in group]
+        for (path, lines), *others in zip(*sides, strict=True):
+            for other, count in others:
+                if count != lines:
+                    raise InputError(
+                        f"{path} has {lines} lines and {other} has {count}. Parallel files need the same number of "
+                        "lines"
+                    )
 
 
 def _new(path: Path) -> IO[str]:
@@ -416,15 +415,20 @@ def _new(path: Path) -> IO[str]:
     return open(path, "w", encoding="utf-8", newline="\n")
 
 
-def _checked(path: str) -> Iterator[str]:
-    """Yield the lines of a file. InputError if a line has a carriage return inside: programs disagree on its lines."""
-    lines = read_lines(path)
+def _checked(path: str, counts: list[int]) -> Iterator[str]:
+    """Yield the lines of a file, and append their number to `counts`.
+
+    Raises:
+      InputError: a line has a carriage return inside: programs disagree on its lines.
+    """
+    lines, number = read_lines(path), 0
     for number, line in enumerate(lines, 1):
         if "\r" in line:
             is_all = number == 1 and next(lines, None) is None
             new = "'\\n', if it ends the lines" if is_all else "' '"
             raise InputError(f"{path}, line {number}: has a carriage return in it; replace it with tr '\\r' {new}")
         yield line
+    counts.append(number)
 
 
 def _copied(lines: Iterable[str], file: IO[str]) -> Iterator[str]:
@@ -440,13 +444,19 @@ def _words_of(recipe: Recipe, language: str, lines: Sequence[str]) -> tuple[list
     return found, Counter(chain.from_iterable(map(split, found))), raw
 
 
-def _learn(texts: Sequence[_Text], counts: WordCounts, scratch: Path, bpe: int | None, spm: int | None) -> Learnt:
+def _learn(
+    texts: Sequence[_Text], counts: WordCounts, scratch: Path, mapping: Mapping, bpe: int | None, spm: int | None
+) -> Learnt:
     if bpe is not None:
         return learn_byte_pairs(counts, bpe)
     if spm is not None:
-        files = [read_lines(os.fspath(scratch / text.file_name)) for text in texts if text.is_training]
-        return learn_pieces(chain.from_iterable(zip(*files, strict=True)), spm)
+        paths = [os.fspath(scratch / text.file_name) for text in texts if text.is_training]
+        return next(mapping(functools.partial(_pieces_of, spm), [paths]))
     return Learnt(b"")
+
+
+def _pieces_of(spm: int, paths: Sequence[str]) -> Learnt:
+    return learn_pieces(chain.from_iterable(zip(*map(read_lines, paths), strict=True)), spm)
 
 
 def _cut(texts: Sequence[_Text], preparation: Preparation, scratch: Path, mapping: Mapping) -> None:
@@ -518,11 +528,12 @@ def _move(source: Path, target: Path) -> None:
 
 
 def _raw_notice(text: _Text) -> str:
-    if text.looks_raw <= _LOOKS_RAW * text.lines:
+    lines = sum(text.lines)
+    if text.looks_raw <= _LOOKS_RAW * lines:
         return ""
     return (
-        f"{text.file_name} looks raw: {text.looks_raw} of {text.lines} lines have punctuation attached to a word. If "
-        "nobody has split it off, give --tokenizer=moses"
+        f"{text.file_name} looks raw: {text.looks_raw} of {lines} lines have punctuation attached to a word. If nobody "
+        "has split it off, give --tokenizer=moses"
     )
 
 

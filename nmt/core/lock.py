@@ -109,7 +109,9 @@ def _opened(lock: Path) -> tuple[IO[str], bool | None]:
 
 def _open(lock: Path) -> IO[str]:
     try:
-        return open(lock, "a+", encoding="utf-8")
+        # Not through a link: in a shared folder another user may have put one there, to a file of this one.
+        number = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
+        return open(number, "a+", encoding="utf-8")
     except OSError as error:
         raise InputError(unwritable(lock, error)) from error
 

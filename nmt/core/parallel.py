@@ -6,15 +6,19 @@ import contextlib
 import itertools
 import multiprocessing
 import os
+import signal
+import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from multiprocessing.connection import Connection
 from typing import Protocol, TypeVar
+
+from nmt.core.errors import InputError
 
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 
-_WAITING = 3  # pieces for each process that are computed or wait
+_ENDS = signal.SIGINT, signal.SIGTERM
 
 
 class Mapping(Protocol):
@@ -30,33 +34,79 @@ def cores() -> int:
 
 
 @contextlib.contextmanager
-def processes(number: int) -> Iterator[Mapping]:
-    """Yield a function like `map` that computes with this number of processes; with 1, with this process only.
+def processes(number: int, apart: bool = False) -> Iterator[Mapping]:
+    """Yield a function like `map` that computes with this number of processes.
 
-    The memory is bounded: a few pieces for each process are read from the iterable at a time.
+    Each process has one piece at a time, so the memory is bounded. At the end of the block, also by Ctrl-C, they are
+    killed. They end by themselves if this process is killed. One call's results must be taken before the next call.
+
+    Args:
+      number: number of processes.
+      apart: whether one process is another than this one: Ctrl-C then interrupts libraries, too.
     """
-    if number <= 1:
+    if number <= 1 and not apart:
         yield map
         return
-    # "spawn" would import the program again, and "fork" copies threads' locks: prepare has no threads.
-    with ProcessPoolExecutor(number, multiprocessing.get_context("fork")) as pool:
+    context = multiprocessing.get_context("fork")  # "spawn" would import the program again
+    with contextlib.ExitStack() as stack:
+        workers: list[Connection] = []
+        # A new process must not get a signal before it has its own handlers: this one's would run in it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
+        try:
+            for _ in range(number):
+                here, there = context.Pipe()
+                workers.append(stack.enter_context(here))
+                process = context.Process(target=_work, args=(there, tuple(workers), before), daemon=True)
+                process.start()
+                there.close()
+                stack.callback(process.join)
+                stack.callback(process.kill)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
         def ordered(function: Callable[[Piece], Result], pieces: Iterable[Piece]) -> Iterator[Result]:
-            waiting: deque[Future[Result]] = deque()
-            iterator = iter(pieces)
-            try:
-                for piece in itertools.islice(iterator, _WAITING * number):
-                    waiting.append(pool.submit(function, piece))
-                while waiting:
-                    result = waiting.popleft().result()
-                    for piece in itertools.islice(iterator, 1):
-                        waiting.append(pool.submit(function, piece))
-                    yield result
-            finally:
-                for future in waiting:
-                    future.cancel()
+            iterator, free, busy = iter(pieces), deque(workers), deque[Connection]()
+            while True:
+                for piece in itertools.islice(iterator, len(free)):
+                    busy.append(free.popleft())
+                    _told(busy[-1].send, (function, piece))
+                if not busy:
+                    return
+                free.append(busy.popleft())
+                result, error, trace = _told(free[-1].recv)
+                if error:
+                    raise error from RuntimeError(trace)
+                yield result
 
         yield ordered
+
+
+def _told(call: Callable[..., Result], *arguments: object) -> Result:
+    """Send or receive. Raises InputError if the other process has ended."""
+    try:
+        return call(*arguments)
+    except (EOFError, ConnectionError):
+        raise InputError(
+            "one of the processes was killed, perhaps because memory was short: give a smaller --processes"
+        ) from None
+
+
+def _work(work: Connection, others: Sequence[Connection], signals: Iterable[int]) -> None:
+    """Compute in a new process until the first process has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+    for other in others:  # else this process would keep them open for its neighbours, and for itself
+        other.close()
+    with contextlib.suppress(EOFError, ConnectionError):
+        while True:
+            function, piece = work.recv()
+            try:
+                work.send((function(piece), None, ""))
+            except ConnectionError:
+                raise
+            except Exception as error:
+                work.send((None, error, traceback.format_exc()))
 
 
 def pieces(items: Iterable[Piece], size: int) -> Iterator[list[Piece]]:

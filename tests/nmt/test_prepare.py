@@ -7,6 +7,9 @@ import gzip
 import os
 import re
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ from nmt.text.preparation import recorded_texts
 from nmt.text.subwords import BytePairs, SentencePieces, learn_byte_pairs, learn_pieces
 from nmt.text.tokens import join, split
 from nmt.text.vocabulary import read_vocabulary
-from tests.launch import mpirun
+from tests.launch import ROOT, mpirun
 
 
 def write(directory: Path, texts: dict[str, str]) -> None:
@@ -277,6 +280,27 @@ def test_termination_and_a_full_disk_leave_nothing(toy: Path, monkeypatch: pytes
     assert "--processes=0 is not allowed" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("subwords", ["bpe", "spm"])
+def test_ctrl_c_ends_it_at_any_moment(tmp_path: Path, subwords: str) -> None:
+    """The whole group gets the signal, as from a terminal; nothing stays."""
+    pairs = phrasebook(pairs=4000, held_out_pairs=1)["train"]
+    for language in ("english", "german"):
+        text = "".join(getattr(pair, language) + "\n" for pair in pairs)
+        (tmp_path / f"train.{language}").write_text(text * 40, encoding="utf-8")
+    command = [sys.executable, "-m", "nmt.prepare", f"--train_prefix={tmp_path}/train", "--src=english"]
+    command += ["--tgt=german", f"--out_dir={tmp_path}/out", f"--{subwords}=150", "--processes=2"]
+    for seconds in (0.0, 0.4, 1.0):
+        program = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob(".nmt-prepare-*/*.english")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(seconds)
+        os.killpg(program.pid, signal.SIGINT)
+        said = program.communicate(timeout=20)[1]
+        assert (program.returncode, said) == (130, "interrupted\n"), (seconds, said)
+        assert {path.name for path in tmp_path.iterdir()} == {"train.english", "train.german"}, seconds
+
+
 def test_fewer_joints_than_were_asked_for_are_told(numbers: Path) -> None:
     told = str(prepare(f"{numbers}/in/train", "en", "de", numbers / "out", bpe=1_000_000)).splitlines()[-1]
     assert told.startswith("bpe.codes: ") and "not the 1000000 of --bpe" in told
@@ -302,6 +326,16 @@ def test_several_compressed_files_with_any_number_of_processes(numbers: Path, mo
         assert path.read_bytes() == (numbers / "out3" / path.relative_to(numbers / "out1")).read_bytes(), path
     lines = len((numbers / "in/train.en").read_text().splitlines())
     assert len((numbers / "out1/train.en").read_text().splitlines()) == lines + 50
+
+
+def test_each_pair_of_files_is_compared(toy: Path) -> None:
+    """The sums of the lines are equal here: a line was lost on either side."""
+    write(toy / "in", {"more.en": "a\nb\n", "more.de": "x\n", "third.en": "a\n", "third.de": "x\ny\n"})
+    three = ",".join(f"{toy}/in/{name}" for name in ("train", "more", "third"))
+    for options in ({}, {"bpe": 1}, {"tokenizer": "moses"}):
+        with pytest.raises(InputError, match="more.en has 2 lines and .*more.de has 1. Parallel files need"):
+            prepare(three, "en", "de", toy / "out", **options)  # type: ignore[arg-type]
+    assert sorted(path.name for path in toy.iterdir()) == ["in"]
 
 
 def test_texts_of_other_lengths_leave_nothing(toy: Path) -> None:
