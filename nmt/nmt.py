@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program on this rank and return its exit code; `arguments` None means those of the command line."""
     ranks = start()
     given = sys.argv[1:] if arguments is None else arguments
-    return exit_code(lambda: run(given, ranks), ranks, ranks.abort, speaker="nmt: ", continues=True)
+    return exit_code(lambda: run(given, ranks), ranks, ranks.abort, speaker="nmt: ")
 
 
 def run(arguments: Sequence[str], ranks: Processes) -> None:
@@ -54,7 +54,11 @@ def run(arguments: Sequence[str], ranks: Processes) -> None:
         given = {name: value for name, value in wanted.items() if value != usual.get(name) and name != "divergence"}
         ranks.configure(**given)
         config = dataclasses.replace(config, **{name: asked[name] for name in flags})
-        train_model(RunSettings.of(config), saved, ranks, ranks.untouched, ranks.job)
+        try:
+            train_model(RunSettings.of(config), saved, ranks, ranks.untouched, ranks.job)
+        except KeyboardInterrupt:
+            kept = ": what was saved before is kept, and the same command continues from there"
+            raise KeyboardInterrupt(kept) from None
 
 
 if __name__ == "__main__":

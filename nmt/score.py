@@ -17,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import json
 import math
 import sys
 from collections.abc import Sequence
@@ -29,7 +28,7 @@ import numpy as np
 from nmt.core.errors import InputError
 from nmt.core.parallel import pieces
 from nmt.core.ranks import call_on_root, together
-from nmt.core.standard_output import check_open, write_lines
+from nmt.core.standard_output import as_json, check_open, write_lines
 from nmt.options.derived_settings import RunSettings
 from nmt.options.option import POSITIVE, option
 from nmt.runs.program import run_on_ranks
@@ -150,7 +149,7 @@ def _pair(options: ScoreOptions, tokens: Sequence[str], logarithms: np.ndarray |
         one: dict[str, Any] = {"log_probability": None if found is None else total, "tokens": len(tokens)}
         if options.tokens and found is not None:
             one["each"] = [[token, round(value, 6)] for token, value in zip(tokens, found, strict=True)]
-        return json.dumps(one, ensure_ascii=False)
+        return as_json(one)
     columns = [f"{total:.4f}", str(len(tokens))]
     if options.tokens:
         columns += [" ".join(f"{token}:{value:.4f}" for token, value in zip(tokens, found or (), strict=False))]
@@ -170,7 +169,7 @@ def _by_references(options: ScoreOptions, ranks: Processes) -> None:
                 )
         found = figures(list(hypotheses), list(map(list, references)), options.language)
     if options.format == "json":
-        write_lines([json.dumps([dataclasses.asdict(one) for one in found], ensure_ascii=False)])
+        write_lines([as_json([dataclasses.asdict(one) for one in found])])
     else:
         write_lines(map(_row, found))
     for line in remarks(options.language):

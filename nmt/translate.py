@@ -15,19 +15,17 @@ Columns are separated by tabs: the translation, with --scores its score, and wit
 from __future__ import annotations
 
 import functools
-import json
-import queue
 import sys
-import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar
 
 import numpy as np
 
 from nmt.core.errors import InputError, reason_of
 from nmt.core.ranks import call_on_root, together
-from nmt.core.standard_output import check_open, write_lines
+from nmt.core.standard_output import as_json, check_open, write_lines
 from nmt.options.config import Config
 from nmt.options.derived_settings import RunSettings
 from nmt.options.option import POSITIVE, option
@@ -38,7 +36,7 @@ from nmt.runs.trained_model import find, preparation_of
 from nmt.runs.translation_run import load
 from nmt.search.translation_model import Hypothesis, TranslationModel, shared, tell_cut
 from nmt.search.word_alignment import aligned_words, word_numbers
-from nmt.text.lines import MARK, not_utf8, unreadable
+from nmt.text.lines import LOOKED_AT_BYTES, MARK, check_kind, decoded, unreadable
 from nmt.text.preparation import Preparation
 from nmt.text.tokens import join, split
 
@@ -46,6 +44,7 @@ FORMATS = ("text", "tokens", "json")
 _LINES_PER_RANK = 1_000  # that are translated together if they have arrived
 _MOST_TOKENS = 1_000  # of a line: a file without line ends must not take all memory
 _INPUT = "standard input"
+_READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,6 @@ def translate(options: TranslateOptions, ranks: Processes) -> None:
         outputs = shared(work, lines, [line for _, line in lines], ranks)
         if not call_on_root(ranks, functools.partial(write_lines, outputs)):
             return
-    call_on_root(ranks, source.check)
 
 
 class Writer:
@@ -174,7 +172,7 @@ class Writer:
         contents: dict[str, Any] = {"source": line}
         if self._options.alignment:
             contents["words"] = self._words(split(source))
-        return json.dumps(contents | {"translations": translations}, ensure_ascii=False)
+        return as_json(contents | {"translations": translations})
 
     def _words(self, tokens: Sequence[str]) -> list[str]:
         """Return the words that the numbers of an alignment mean."""
@@ -186,7 +184,7 @@ class Writer:
 
 
 class Lines:
-    """Lines of the input, which a thread reads while others are translated.
+    """Lines of the input, as they arrive.
 
     Args:
         most: most lines that are returned together.
@@ -194,10 +192,10 @@ class Lines:
     """
 
     def __init__(self, most: int, path: str | None = None) -> None:
-        self._path, self._name = path, path or _INPUT
-        self._most, self._failure, self._number = most, "", 0
-        self._read: queue.Queue[str | None] = queue.Queue(10 * most)
-        self._thread: threading.Thread | None = None
+        self._path, self._name, self._most = path, path or _INPUT, most
+        self._arrived: deque[bytes] = deque()
+        self._begun, self._number = bytearray(), 0  # a line whose end has not arrived, and the lines returned before
+        self._ended = False
 
     def open(self) -> None:
         """Open the input; only the rank that reads calls.
@@ -208,52 +206,46 @@ class Lines:
         if self._path is None and sys.stdin is None:
             raise InputError(f"{_INPUT} is closed: redirect a file or a pipe to it, or give --input=FILE")
         try:
-            self._file = sys.stdin.buffer if self._path is None else open(self._path, "rb")  # noqa: SIM115
+            self._file: IO[bytes] = sys.stdin.buffer if self._path is None else open(self._path, "rb")  # noqa: SIM115
         except OSError as error:
             raise unreadable(self._name, error) from error
 
     def read(self) -> list[tuple[int, str]]:
-        """Return the lines that have arrived, with their numbers from 1, at least one; [] at the end of the input."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._fill, daemon=True)
-            self._thread.start()
-        line = self._read.get()
-        lines = []
-        while line is not None:
-            lines.append(line)
-            if len(lines) == self._most:
-                break
+        """Return the lines that have arrived, with their numbers from 1, at least one; [] at the end of the input.
+
+        Raises:
+            InputError: the first of them cannot be read.
+        """
+        while not self._arrived and not self._ended:
+            self._wait()
+        lines: list[tuple[int, str]] = []
+        while self._arrived and len(lines) < self._most:
+            number = self._number + 1
             try:
-                line = self._read.get_nowait()
-            except queue.Empty:
-                break
-        if line is None:
-            self._read.put(None)  # for the next call
-        first, self._number = self._number + 1, self._number + len(lines)
-        return list(enumerate(lines, first))
+                lines.append((number, decoded(self._name, number, self._arrived[0])))
+            except InputError:
+                if not lines:
+                    raise
+                break  # it is told when those before it are translated
+            self._number = number
+            self._arrived.popleft()
+        return lines
 
-    def check(self) -> None:
-        """Raise InputError if the input was not read to its end."""
-        if self._failure:
-            raise InputError(self._failure)
-
-    def _fill(self) -> None:
+    def _wait(self) -> None:
+        """Wait until something arrives, or the input ends. A thread would still wait when Ctrl-C ends the program."""
         try:
-            for number, line in enumerate(self._file, 1):
-                self._read.put(self._decoded(number, line))
-        except InputError as error:
-            self._failure = str(error)
-        except Exception as error:  # the reader of the queue would wait for ever
-            self._failure = f"{self._name} cannot be read ({reason_of(error)}): give another input"
-        self._read.put(None)
-
-    def _decoded(self, number: int, line: bytes) -> str:
-        if number == 1:
-            line = line.removeprefix(MARK)
-        try:
-            return line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise not_utf8(self._name, number, error) from None
+            part: bytes = self._file.read1(_READ_BYTES)  # type: ignore[attr-defined]
+        except (OSError, ValueError) as error:
+            raise InputError(f"{self._name} cannot be read ({reason_of(error)}): give another input") from error
+        if not self._number and not self._begun:
+            check_kind(self._name, part[:LOOKED_AT_BYTES])
+        self._begun += part
+        if b"\n" in part:
+            *lines, self._begun = self._begun.split(b"\n")
+            self._arrived.extend(map(bytes, lines))
+        elif not part:
+            self._ended = True
+            self._arrived.extend([bytes(self._begun)] if self._begun not in (b"", MARK) else [])
 
 
 def _shown(score: float | None) -> str:

@@ -1,7 +1,7 @@
 """Ctrl-C: while a program of this package is imported, which takes seconds, it ends the process without a traceback.
 
-There is nothing to save during the import. Afterwards Ctrl-C raises Python's KeyboardInterrupt again. SIGTERM ends a
-process at once, unless the program has files to remove before.
+There is nothing to save during the import, and when the program has done its work. Between them Ctrl-C raises Python's
+KeyboardInterrupt. SIGTERM ends a process at once, unless the program has files to remove before.
 """
 
 from __future__ import annotations
@@ -19,10 +19,17 @@ def ends_at_once() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def is_raised() -> None:
-    """Let Ctrl-C raise KeyboardInterrupt once the program runs. If Ctrl-C is ignored, it stays ignored."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+@contextlib.contextmanager
+def is_raised() -> Iterator[None]:
+    """Let Ctrl-C raise KeyboardInterrupt in the block, if it ends the process at once before and after."""
+    ends = signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    if ends:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if ends:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextlib.contextmanager

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterable
+from typing import Any
 
 from nmt.core.errors import InputError
 from nmt.core.files import unwritable
@@ -20,6 +22,11 @@ def check_open() -> None:
     """
     if sys.stdout is None:
         raise InputError(f"{_NAME} is closed, but the result is written there: redirect it to a file or a pipe")
+
+
+def as_json(value: Any) -> str:
+    """Return a line of JSON; a number that is not finite, which JSON does not have, is null."""
+    return json.dumps(json.loads(json.dumps(value), parse_constant=lambda _: None), ensure_ascii=False)
 
 
 def write_lines(lines: Iterable[object]) -> bool:

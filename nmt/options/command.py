@@ -63,32 +63,30 @@ def exit_code(
     ranks: Ranks = ONE_PROCESS,
     abort: Callable[[str], Any] | None = None,
     speaker: str = "",
-    continues: bool = False,
 ) -> int:
     """Call `work`, report a user's mistake, and return the exit code of this rank.
 
     Args:
         work: function that raises AgreedError on all ranks for an agreed mistake, InputError or OSError on one rank.
+            A KeyboardInterrupt may have a text, which says what becomes of the work.
         ranks: the ranks that run `work` together.
         abort: function that ends all ranks with a message; None only for one rank.
         speaker: prefix of the messages.
-        continues: whether the same command continues the work after Ctrl-C.
     """
 
     def tell(message: str) -> int:
         print(message, file=sys.stderr, flush=True)
         return 1
 
-    for stream in (sys.stdout, sys.stderr):  # streams may be ASCII (PYTHONIOENCODING) while file names are not
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-    interruption.is_raised()
+    for stream in (sys.stdout, sys.stderr):  # text is UTF-8, as in files, whatever PYTHONIOENCODING or the locale says
+        if isinstance(stream, io.TextIOWrapper):  # names of files may be no UTF-8
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     try:
-        work()
-    except KeyboardInterrupt:  # every rank has received the signal
+        with interruption.is_raised():
+            work()
+    except KeyboardInterrupt as error:  # every rank has received the signal
         if ranks.rank == 0:
-            kept = ": what was saved before is kept, and the same command continues from there"
-            tell(f"{speaker}interrupted{kept if continues else ''}")
+            tell(f"{speaker}interrupted{error}")
         return INTERRUPTED
     except CollectiveError as error:
         if error.is_mine:

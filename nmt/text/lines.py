@@ -11,6 +11,7 @@ A file may be compressed in blocks (`nmt.text.compressed`): its name then ends i
 
 from __future__ import annotations
 
+import codecs
 import functools
 import mmap
 import os
@@ -26,12 +27,13 @@ LOOKED_AT_BYTES = 1 << 10  # enough to detect UTF-16 by its zero bytes
 CHUNK_BYTES = 1 << 22  # bounds the temporary arrays of a pass, which take up to ten times as much
 _NEWLINE, _RETURN, _SPACE = b"\n\r "
 MARK = b"\xef\xbb\xbf"  # UTF-8's byte order mark, which some editors write at the start of a file
-_ICONV = "convert it: iconv -f {} -t utf-8"
+_ICONV = "iconv -f {} -t utf-8"
+_CONVERT = f"convert it: {_ICONV}"
 _OTHER_BEGINNINGS = {  # first bytes of a file -> its kind, and the remedy
-    b"\xff\xfe\0\0": ("UTF-32", _ICONV.format("utf-32")),
-    b"\0\0\xfe\xff": ("UTF-32", _ICONV.format("utf-32")),
-    b"\xff\xfe": ("UTF-16", _ICONV.format("utf-16")),
-    b"\xfe\xff": ("UTF-16", _ICONV.format("utf-16")),
+    b"\xff\xfe\0\0": ("UTF-32", _CONVERT.format("utf-32")),
+    b"\0\0\xfe\xff": ("UTF-32", _CONVERT.format("utf-32")),
+    b"\xff\xfe": ("UTF-16", _CONVERT.format("utf-16")),
+    b"\xfe\xff": ("UTF-16", _CONVERT.format("utf-16")),
     GZIP: ("compressed by gzip", "uncompress it: gunzip"),
     b"BZh": ("compressed by bzip2", "uncompress it: bunzip2"),
     b"\xfd7zXZ": ("compressed by xz", "uncompress it: unxz"),
@@ -127,16 +129,36 @@ def check_kind(path: str, beginning: bytes) -> None:
         if beginning.startswith(other):
             raise InputError(f"{path}: is no UTF-8 text, it is {kind}; {remedy}")
     if b"\0" in beginning:
-        raise InputError(
-            f"{path}: has bytes of zero, so it is no UTF-8 text: if it is UTF-16, {_ICONV.format('utf-16le')}"
-        )
+        kind = max(("utf-8", "utf-16le", "utf-16be", "utf-32le", "utf-32be"), key=functools.partial(_fit, beginning))
+        what = f"it looks like {kind}: {_ICONV.format(kind)}" if kind != "utf-8" else "remove them with tr -d '\\0'"
+        raise InputError(f"{path}: has bytes of zero, which text in UTF-8 does not have; {what}")
+
+
+def _fit(beginning: bytes, encoding: str) -> int:
+    """Return how much bytes look like text in an encoding, by its spaces and plain letters; for a remedy only."""
+    text = codecs.getincrementaldecoder(encoding)("replace").decode(beginning)
+    seen = text.count("\n") + text.count(" ") - text.count("\ufffd")
+    return 20 * seen + sum(map(str.isascii, text)) - 2 * text.count("\0")
+
+
+def decoded(path: str, number: int, line: bytes) -> str:
+    """Return a line, counted from 1, without its end and without the file's mark.
+
+    Raises:
+      InputError: it is not UTF-8.
+    """
+    line = line.removeprefix(MARK) if number == 1 else line
+    try:
+        return line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise not_utf8(path, number, error) from None
 
 
 def not_utf8(path: str, line: int, error: UnicodeDecodeError) -> InputError:
     """Return the error that a line, counted from 1, cannot be decoded."""
     return InputError(
-        f"{path}, line {line}: not UTF-8 text ({error.reason}); if it is in the older encoding of Western Europe, "
-        f"{_ICONV.format('latin1')}"
+        f"{path}, line {line}: not UTF-8 text ({error.reason}); convert it from its encoding, such as latin1 (Western "
+        f"Europe), gb18030, shift_jis or utf-16le: {_ICONV.format('latin1')}"
     )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import io
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from nmt.text.compressed import GZIP
-from nmt.text.lines import LOOKED_AT_BYTES, MARK, check_kind, check_regular, empty, not_utf8, unreadable
+from nmt.text.lines import LOOKED_AT_BYTES, MARK, check_kind, check_regular, decoded, empty, unreadable
 
 
 def read_lines(path: str) -> Iterator[str]:
@@ -27,18 +28,13 @@ def read_lines(path: str) -> Iterator[str]:
         raise unreadable(path, error if isinstance(error, OSError) and error.strerror else ValueError(error)) from error
 
 
-def _decoded(path: str, file: Iterable[bytes]) -> Iterator[str]:
+def _decoded(path: str, file: io.BufferedReader | gzip.GzipFile) -> Iterator[str]:
     number = 0
+    check_kind(path, file.peek(LOOKED_AT_BYTES)[:LOOKED_AT_BYTES])
     for number, line in enumerate(file, 1):
-        if number == 1:
-            line = line.removeprefix(MARK)
-            if not line:
-                break
-            check_kind(path, line[:LOOKED_AT_BYTES])
-        try:
-            yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise not_utf8(path, number, error) from error
+        if line == MARK and number == 1:
+            break
+        yield decoded(path, number, line)
     else:
         if number:
             return

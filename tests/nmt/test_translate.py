@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import bz2
+import contextlib
+import fcntl
+import gzip
 import io
 import json
+import lzma
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -15,8 +22,11 @@ from typing import Any
 import pytest
 
 from nmt.core.errors import InputError
+from nmt.core.standard_output import as_json
 from nmt.nmt import main as nmt
 from nmt.runs.trained_model import recorded_directory
+from nmt.text.lines import MARK, TextFile
+from nmt.text.raw_lines import read_lines
 from nmt.translate import Lines, main
 from tests.launch import ROOT, mpirun
 
@@ -193,7 +203,11 @@ def test_a_line_without_an_end_is_cut(
         (["--model={run}", "--n_best=0"], b"", "--n_best=0 is not allowed"),
         (["--model={run}", "--format=xml"], b"", "--format=xml is not allowed"),
         (["--model={run}"], b"ten\n\xe4\n", "standard input, line 2: not UTF-8 text"),
-        (["--model={run}"], "ten".encode("utf-16"), "standard input, line 1: not UTF-8 text"),
+        (
+            ["--model={run}"],
+            "ten".encode("utf-16"),
+            "standard input: is no UTF-8 text, it is UTF-16; convert it: iconv",
+        ),
         (["--model={run}", "--input={run}/none"], b"", "/none: cannot be read (No such file or directory)"),
         (["--model={run}", "--input={run}"], b"", "/run: cannot be read (Is a directory)"),
         ([], b"", "Missing --model"),
@@ -277,14 +291,107 @@ def test_a_file_with_fewer_lines_than_ranks(raw_run: Path, expected: list[str], 
 
 
 def test_an_input_that_fails_ends_the_program() -> None:
-    """Any exception of the thread that reads ends the input; a closed input is told at once."""
+    """What was read before is returned first; a closed input is told at once."""
     lines = Lines(3)
     lines._file = io.BytesIO(b"a")
     lines._file.close()
-    assert lines.read() == []
     with pytest.raises(InputError, match="standard input cannot be read"):
-        lines.check()
+        lines.read()
+    lines = Lines(3)
+    lines._file = io.BytesIO(MARK + b"a\r\nb\n\xff\nc\nlast")
+    assert lines.read() == [(1, "a"), (2, "b")]
+    with pytest.raises(InputError, match="standard input, line 3: not UTF-8 text"):
+        lines.read()
+    lines = Lines(2)
+    lines._file = io.BytesIO(b"a\n\nlast")
+    assert [lines.read() for _ in range(3)] == [[(1, "a"), (2, "")], [(3, "last")], []]
     command = ["bash", "-c", '"$0" -m nmt.translate --model=none <&-', sys.executable]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     told = done.stderr.splitlines()[-1]
     assert done.returncode == 1 and told.startswith("translate: standard input is closed: redirect a file"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("Two dogs run.\nTen.\n".encode("utf-16"), "it is UTF-16; convert it: iconv -f utf-16 -t"),
+        ("Two dogs run.\nTen.\n".encode("utf-16-le"), "it looks like utf-16le: iconv -f utf-16le -t"),
+        ("Two dogs run.\nTen.\n".encode("utf-16-be"), "it looks like utf-16be: iconv -f utf-16be -t"),
+        ("两只狗在跑。\n十\n".encode("utf-16-le"), "it looks like utf-16le: iconv -f utf-16le -t"),
+        ("Two dogs run.\nTen.\n".encode("utf-32"), "it is UTF-32; convert it: iconv -f utf-32 -t"),
+        ("十\nTwo dogs run.\n".encode("utf-32-le"), "it looks like utf-32le: iconv -f utf-32le -t"),
+        ("Two dogs run.\n".encode("utf-32-be"), "it looks like utf-32be: iconv -f utf-32be -t"),
+        ("Two d\0gs run. – 十\n".encode(), "does not have; remove them with tr -d"),
+        (gzip.compress(b"Ten.\n"), "it is compressed by gzip; uncompress it: gunzip"),
+        (bz2.compress(b"Ten.\n"), "it is compressed by bzip2"),
+        (lzma.compress(b"Ten.\n"), "it is compressed by xz"),
+        (b"PK\x03\x04ten", "a zip archive"),
+        (
+            "Zwei Männer.\n".encode("latin1"),
+            "line 1: not UTF-8 text (invalid continuation byte); convert it from its encoding, such as latin1",
+        ),
+        ("两只狗\n".encode("gb18030"), "Europe), gb18030, shift_jis"),
+    ],
+)
+def test_other_kinds_of_text_have_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, message: str
+) -> None:
+    """Each reader has the same, but nmt.prepare reads gzip, and training reads gzip in blocks."""
+    (tmp_path / "text").write_bytes(data)
+    source = Lines(9, f"{tmp_path}/text")
+    source.open()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    standard = Lines(9)
+    standard.open()
+    packed = data.startswith(b"\x1f")
+    told = []
+    for read in (
+        source.read,
+        standard.read,
+        lambda: TextFile(tmp_path / "text"),
+        lambda: [*read_lines(f"{source._path}")],
+    ):
+        with pytest.raises(InputError) if not (packed and len(told) == 3) else contextlib.nullcontext() as error:
+            read()
+        told.append(str(error.value) if error else "")
+    assert message in told[0] and told[1] == told[0].replace(f"{tmp_path}/text", "standard input")
+    assert packed or told[2] == told[3] == told[0]
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_ctrl_c_while_it_waits_for_a_line(raw_run: Path, expected: list[str], terminal: bool) -> None:
+    """It ends with 130 and one message. What it writes is UTF-8, whatever the environment says."""
+    master, slave = os.openpty() if terminal else os.pipe()[::-1]
+
+    def has_terminal() -> None:
+        os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if terminal:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nmt.translate", f"--model={raw_run}/run", "--format=json"],
+        stdin=slave, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, preexec_fn=has_terminal,
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )  # fmt: skip
+    streams: Any = process
+    try:
+        line = f"{(raw_run / 'dev.en').read_text().splitlines()[0]} – “ü”"
+        os.write(master, f"{line}\n".encode())
+        answer = json.loads(streams.stdout.readline())
+        assert answer["source"] == line and answer["translations"][0]["text"]
+        if terminal:
+            os.write(master, b"\x03")
+        else:
+            os.killpg(process.pid, signal.SIGINT)
+        said = process.communicate(timeout=20)[1].decode().splitlines()
+        assert process.returncode == 130 and said[-1] == "translate: interrupted", said
+        assert not any("Traceback" in one or "Fatal" in one for one in said)
+    finally:
+        process.kill()
+        os.close(master)
+        os.close(slave)
+
+
+def test_json_of_numbers_that_it_does_not_have() -> None:
+    assert as_json({"score": -float("inf"), "each": [float("nan"), 0.1]}) == '{"score": null, "each": [null, 0.1]}'
