@@ -12,6 +12,7 @@ beam search if --beam_width is given.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import shutil
@@ -58,11 +59,9 @@ class ExportOptions(SearchOptions):
         if os.path.lexists(str(self.export_dir)):
             raise InputError(f"--export_dir={self.export_dir} exists, and nothing is overwritten: choose another name")
         run, _ = find(str(self.model), {"precision": self.precision})
-        given = self.search(run.beam_width, scored=False)
         if run.search_mode == "sample":  # draws of an exported model could not be repeated
-            mode = "beam_search" if self.beam_width else "greedy"
-            given = {"infer_mode": mode, "sampling_temperature": 0.0} | given
-        return find(str(self.model), given)
+            run = dataclasses.replace(run, infer_mode="greedy")
+        return find(str(self.model), self.search(run))
 
 
 def export(options: ExportOptions, ranks: Processes) -> None:

@@ -72,7 +72,7 @@ class TranslateOptions(SearchOptions):
         most = _MOST_TOKENS if run.most_positions is None else min(_MOST_TOKENS, run.most_positions - 1)
         given: dict[str, Any] = {"shortlist": self.shortlist}
         given["src_max_len_infer"] = self.src_max_len_infer or run.src_max_len_infer or most
-        return find(str(self.model), self.search(run.beam_width, self.scores) | given)
+        return find(str(self.model), self.search(run, self.scores) | given)
 
 
 def translate(options: TranslateOptions, ranks: Processes) -> None:

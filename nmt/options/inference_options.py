@@ -14,10 +14,9 @@ from nmt.scoring.finishing import raw_path
 from nmt.scoring.perplexity import LikelihoodSettings
 from nmt.search.translation_model import MODES, SearchSettings, search_mode
 
-_BEAM = Condition(
-    "beam search: give --beam_width, too, or --infer_mode=beam_search",
-    lambda config: config.search_mode == "beam_search",
-)
+_BEAM = Condition("beam search: give --beam_width, too", lambda config: config.search_mode == "beam_search")
+# A file of options may have a width for other starts.
+_NOT_OTHERWISE = Condition("--infer_mode=beam_search", lambda config: _BEAM.holds(config) or config.hparams_path)
 _SAMPLE = Condition("--infer_mode=sample", lambda config: config.search_mode == "sample")
 
 
@@ -71,7 +70,11 @@ class InferenceOptions(ConfigurationOptions):
         makes=[SearchSettings],
     )
     beam_width: int = option(
-        0, "number of hypotheses in beam search; 0: no beam search", within=NOT_NEGATIVE, makes=[SearchSettings]
+        0,
+        "number of hypotheses in beam search; 0: no beam search",
+        within=NOT_NEGATIVE,
+        needs=_NOT_OTHERWISE,
+        makes=[SearchSettings],
     )
     length_penalty_weight: float = option(
         0.0, "exponent of beam search's length penalty", within=FINITE, needs=_BEAM, makes=[SearchSettings]

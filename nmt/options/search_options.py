@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from nmt.core.errors import InputError
+from nmt.options.config import Config
 from nmt.options.option import FINITE, NOT_NEGATIVE, POSITIVE, option
 
 
@@ -32,15 +34,24 @@ class SearchOptions:
     tgt_max_len_infer: int | None = option(None, "As for nmt.nmt; unset: the run's.", within=NOT_NEGATIVE)
     precision: str | None = option(None, "Format of matrix products, as for nmt.nmt; unset: the run's.")
 
-    def search(self, width_of_run: int, scored: bool) -> dict[str, Any]:
+    def search(self, run: Config, scored: bool = False) -> dict[str, Any]:
         """Return the options of `nmt.nmt` that these options set, by name.
 
         Args:
-            width_of_run: the run's beam width.
+            run: options of the run.
             scored: whether translations need a score. Greedy search is a beam search of width 1, which has scores.
+
+        Raises:
+            InputError: more translations are asked for than the beam that is asked for finds.
         """
-        given = {name: getattr(self, name) for name in self.PASSED_ON}
-        if self.n_best > 1 or scored:
-            width = width_of_run if self.beam_width is None else self.beam_width
-            given |= {"beam_width": max(width, self.n_best), "infer_mode": "beam_search"}
-        return given | {"num_translations_per_input": self.n_best}
+        given = {name: getattr(self, name) for name in self.PASSED_ON} | {"num_translations_per_input": self.n_best}
+        mode, width = run.search_mode, run.beam_width if run.search_mode == "beam_search" else 0
+        if self.beam_width is not None:
+            mode, width = "beam_search" if self.beam_width else "greedy", self.beam_width
+            if self.n_best > max(1, width):
+                raise InputError(f"--n_best={self.n_best} is more than --beam_width={width} finds: give a wider beam")
+        if scored or (self.n_best > 1 and mode == "greedy"):
+            mode = "beam_search"
+        if mode == "beam_search":
+            given["beam_width"] = max(width, self.n_best)
+        return given | {"infer_mode": mode}

@@ -181,8 +181,8 @@ def check_same_vocabularies(ranks: Ranks, config: Config, vocabularies: Vocabula
     check_equal(ranks, number, f"the vocabularies {config.vocab_prefix}.* are not the same on all ranks")
 
 
-def check_same_shortlist(ranks: Ranks, config: Config) -> int | None:
-    """Check that all ranks read the same shortlist; return its checksum, or None without a shortlist.
+def check_same_shortlist(ranks: Ranks, config: Config) -> None:
+    """Check that all ranks read the same shortlist, if there is one.
 
     Collective: every rank calls.
 
@@ -190,9 +190,8 @@ def check_same_shortlist(ranks: Ranks, config: Config) -> int | None:
         AgreedError: on every rank, if a shortlist differs or cannot be read.
     """
     with together(ranks):
-        checksum = TextFile(config.shortlist).checksum if config.shortlist else None
-    check_equal(ranks, checksum or 0, f"{config.shortlist} is not the same on all ranks: copy one to all")
-    return checksum
+        checksum = TextFile(config.shortlist).checksum if config.shortlist else 0
+    check_equal(ranks, checksum, f"{config.shortlist} is not the same on all ranks: copy one to all")
 
 
 def _digest(vocabulary: SourceVocabulary) -> str:

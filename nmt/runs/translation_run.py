@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import zlib
 from collections.abc import Mapping, Sequence
@@ -53,8 +52,7 @@ def infer(settings: RunSettings, saved: Mapping[str, Any], ranks: Ranks, untouch
     with together(ranks), untouched():
         model = TranslationModel(trained.weights, *trained.vocabularies, settings.search)
     files = str(config.inference_input_file), str(config.inference_output_file)
-    work = hashlib.sha256(config.to_json(**trained.contents).encode("utf-8")).hexdigest()
-    lines = translate_file(model, *files, ranks, config.inference_list, work, finishing.text)
+    lines = translate_file(model, *files, ranks, config.inference_list, finishing.text)
     call_on_root(ranks, lambda: _tell(settings, model, finishing, ",".join(trained.paths), lines))
 
 
@@ -76,13 +74,11 @@ class Trained(NamedTuple):
         weights: weights of the checkpoints.
         vocabularies: vocabularies of the training.
         paths: paths of the checkpoints.
-        contents: checksums of weights, vocabularies and shortlist, by name.
     """
 
     weights: TrainedWeights
     vocabularies: inputs.Vocabularies
     paths: list[str]
-    contents: dict[str, Any]
 
 
 def load(settings: RunSettings, saved: Mapping[str, Any], ranks: Ranks, untouched: inputs.Untouched) -> Trained:
@@ -109,12 +105,10 @@ def load(settings: RunSettings, saved: Mapping[str, Any], ranks: Ranks, untouche
         f"the weights of {','.join(paths)} are not the same on all ranks: copy the checkpoints of rank 0 to all"
     )
     check_equal(ranks, zlib.crc32("".join(checksums).encode()), weights_of)
-    shortlist = inputs.check_same_shortlist(ranks, config)
+    inputs.check_same_shortlist(ranks, config)
     with together(ranks), untouched():
         weights = _weights(settings, saved, vocabularies, paths)
-    contents = inputs.vocabulary_record(vocabularies)
-    contents |= {"checkpoint": ",".join(checksums), "shortlist_crc32": shortlist}
-    return Trained(weights, vocabularies, paths, contents)
+    return Trained(weights, vocabularies, paths)
 
 
 def _checkpoints(config: Config) -> list[str]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from nmt.core.errors import InputError
-from nmt.core.files import replace_atomically
-from nmt.core.partial_file import partial_file
+from nmt.core.files import make_directory, replace_atomically
 from nmt.core.ranks import ONE_PROCESS, Ranks, call_on_root
 from nmt.reporting.heatmap import heatmap
 from nmt.reporting.progress import progress
@@ -25,14 +26,12 @@ def translate_file(
     output_path: str,
     ranks: Ranks = ONE_PROCESS,
     inference_list: str | None = None,
-    work: str = "",
     finish: Callable[[str], str] = str,
 ) -> int:
     """Translate a text file line by line into another file, which appears when it is complete.
 
     Rank 0 alone reads and writes; the translations of a line are consecutive lines. A long text is translated in
-    pieces, so the memory does not grow with its length. After a process was killed, the next call reuses its finished
-    pieces if text, model and options are the same.
+    pieces, so the memory does not grow with its length.
 
     Collective: every rank calls, with equal weights in its model.
 
@@ -43,7 +42,6 @@ def translate_file(
         ranks: the ranks that share the lines.
         inference_list: line numbers from 0, separated by commas; None for all lines. Lines are translated in the order
             of the list, each with the same result as in the whole file.
-        work: identifier of the model and the options.
         finish: function that makes text of a translation.
 
     Returns:
@@ -53,56 +51,48 @@ def translate_file(
         AgreedError: on every rank: the input cannot be read or is not UTF-8, a listed line does not exist, or the
             output cannot be written.
     """
-    with contextlib.closing(_Files(input_path, output_path, inference_list, work)) as files:
-        done, total = call_on_root(ranks, files.open)
+    with contextlib.ExitStack() as opened:
+        files, done = _Files(opened, input_path, output_path, inference_list), 0
+        total = call_on_root(ranks, files.open)
         while done < total:
-            numbers, lines = call_on_root(ranks, functools.partial(files.read, done, LINES_PER_RANK * ranks.size))
-            translations = translate_shared(model, lines, ranks, numbers)
+            lines = call_on_root(ranks, functools.partial(files.read, done, LINES_PER_RANK * ranks.size))
+            translations = translate_shared(model, lines, ranks)
             done += len(lines)
             finished = [[finish(one) for one in found] for found in translations]
             call_on_root(ranks, functools.partial(files.write, finished, done))
-        call_on_root(ranks, files.complete)
+        call_on_root(ranks, opened.close)  # the output gets its name
     return total
 
 
 class _Files:
-    """The input and output file of a translation; only rank 0 opens them."""
+    """The input and output file of a translation; only rank 0 opens them, until `opened` is closed."""
 
-    def __init__(self, input_path: str, output_path: str, inference_list: str | None, work: str) -> None:
-        self._paths, self._list, self._work = (input_path, output_path), inference_list, work
-        self._opened = contextlib.ExitStack()
+    def __init__(
+        self, opened: contextlib.ExitStack, input_path: str, output_path: str, inference_list: str | None
+    ) -> None:
+        self._opened, self._paths, self._list = opened, (input_path, output_path), inference_list
 
-    def open(self) -> tuple[int, int]:
-        """Open both files; return the number of lines that are done, and the number of all lines to translate."""
+    def open(self) -> int:
+        """Open both files; return the number of lines to translate."""
         self._text = TextFile(self._paths[0])
         self._numbers = picked_numbers(self._text, self._list)
-        work = f"{self._work} {self._text.checksum:08x} {self._list}"
-        self._output = self._opened.enter_context(partial_file(self._paths[1], work))
-        self._first, self._started = self._output.done, time.perf_counter()
-        self._shown = progress(self._first, len(self._numbers), unit="line")
+        make_directory(Path(os.path.realpath(self._paths[1])).parent)
+        self._output = self._opened.enter_context(replace_atomically(self._paths[1]))
+        self._started = time.perf_counter()
+        self._shown = progress(0, len(self._numbers), unit="line")
         self._opened.callback(self._shown.close)
-        if self._output.notice:
-            self._shown.say(f"# {self._output.notice}: {self._first} of {len(self._numbers)} lines")
-        return self._first, len(self._numbers)
+        return len(self._numbers)
 
-    def read(self, start: int, most: int) -> tuple[list[int], list[str]]:
-        """Return the numbers and the texts of at most `most` lines from index `start` on."""
-        numbers = list(self._numbers[start : start + most])
-        return numbers, [self._text.line(number) for number in numbers]
+    def read(self, start: int, most: int) -> list[str]:
+        """Return at most `most` lines from index `start` on."""
+        return [self._text.line(number) for number in self._numbers[start : start + most]]
 
     def write(self, translations: list[list[str]], done: int) -> None:
         """Write the translations of some lines; `done` is the number of lines done, these included."""
-        self._output.add("".join(line + "\n" for found in translations for line in found), done)
-        pace = (done - self._first) / (time.perf_counter() - self._started)
+        self._output.writelines(line + "\n" for found in translations for line in found)
+        self._output.flush()  # a pipe's reader waits for it
+        pace = done / (time.perf_counter() - self._started)
         self._shown.advance(done, {"lines/s": f"{pace:.1f}"})
-
-    def complete(self) -> None:
-        """Give the output its final name."""
-        self._output.complete()
-
-    def close(self) -> None:
-        """Close the files; finished pieces stay for the next call."""
-        self._opened.close()
 
 
 def draw_attention(model: TranslationModel, input_path: str, output_path: str, inference_list: str) -> list[str]:
@@ -118,7 +108,7 @@ def draw_attention(model: TranslationModel, input_path: str, output_path: str, i
     """
     paths = []
     for number, line in zip(*picked_lines(input_path, inference_list), strict=True):
-        alignment = model.align(line, number)
+        alignment = model.align(line)
         picture = heatmap(*alignment) if alignment else None
         if picture:
             paths.append(f"{output_path}{number}.png")

@@ -5,6 +5,7 @@ A batch has lines of similar length; the output has the order of the input. A bl
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -210,32 +211,23 @@ class TranslationModel(TrainedModel[SearchSettings]):
         self._forced = forced_decoding(translator, self._source, self._lengths, vocabulary.sos_id, self._target)
         self._attends = self._forced.weights is not None
 
-    def translate(self, lines: Sequence[str], numbers: Sequence[int] | None = None) -> list[list[str]]:
-        """Translate lines; a line's translations do not depend on the other lines.
-
-        Args:
-            lines: source text.
-            numbers: number of each line, which selects its random stream for sampling; None for 0, 1, 2, ...
-
-        Returns:
-            the translations of each line, best first, in the order of the lines.
-        """
-        return [[self.joined(one) for one in found] for found in self.search(lines, numbers)]
+    def translate(self, lines: Sequence[str]) -> list[list[str]]:
+        """Return the translations of each line, best first; they do not depend on the other lines."""
+        return [[self.joined(one) for one in found] for found in self.search(lines)]
 
     def joined(self, hypothesis: Hypothesis) -> str:
         """Return a hypothesis as words that are separated by spaces."""
         return join(hypothesis.tokens, self._settings.subword_option, self._tgt_vocab.eos)
 
-    def search(self, lines: Sequence[str], numbers: Sequence[int] | None = None) -> list[list[Hypothesis]]:
-        """Search for translations of lines; arguments and order as for `translate`. A blank line has empty ones."""
+    def search(self, lines: Sequence[str]) -> list[list[Hypothesis]]:
+        """Search for translations of lines, in the order of `translate`. A blank line has empty ones."""
         tokens = [self._tokens(line) for line in lines]
-        numbers = range(len(lines)) if numbers is None else numbers
         translations = [[Hypothesis([])] * self._settings.translations for _ in lines]
         order = sorted((i for i, words in enumerate(tokens) if words), key=lambda i: len(tokens[i]))
         decode, eos = self._tgt_vocab.decode, self._tgt_vocab.eos
         for part in self._batches([len(tokens[i]) for i in order]):
             chosen = order[part]
-            ids, scores = self._search([tokens[i] for i in chosen], [numbers[i] for i in chosen])
+            ids, scores = self._search([tokens[i] for i in chosen])
             ranked = scores.tolist() if scores.size else [[None] * ids.shape[1]] * len(chosen)
             for i, rows, each in zip(chosen, ids.tolist(), ranked, strict=True):
                 words = (list(takewhile(lambda word: word != eos, decode(row))) for row in rows)
@@ -279,12 +271,8 @@ class TranslationModel(TrainedModel[SearchSettings]):
         ended = [[*split(target), self._tgt_vocab.eos] for target in targets]
         return [None if one is None else one.log_probabilities for one in self.forced(lines, ended)]
 
-    def align(self, line: str, number: int = 0) -> Alignment | None:
+    def align(self, line: str) -> Alignment | None:
         """Return the line's best translation with its attention weights.
-
-        Args:
-            line: source text.
-            number: number of the line, as in `translate`.
 
         Returns:
             None for a blank line, and for a model without attention.
@@ -292,7 +280,7 @@ class TranslationModel(TrainedModel[SearchSettings]):
         tokens = self._tokens(line)
         if not tokens or not self._attends:
             return None
-        ids = self._search([tokens], [number])[0][:, 0]
+        ids = self._search([tokens])[0][:, 0]
         length = int(np.argmax(ids[0] == self._tgt_vocab.eos_id)) + 1 if self._tgt_vocab.eos_id in ids[0] else ids.size
         target = self._tgt_vocab.decode(ids[0, :length].tolist())
         (forced,) = self.forced([line], [target])
@@ -309,7 +297,7 @@ class TranslationModel(TrainedModel[SearchSettings]):
         limits = np.maximum(limits, self._settings.min_length + 1)  # and the end mark
         return limits if self._longest is None else np.minimum(limits, self._longest)
 
-    def _search(self, tokens: Sequence[Sequence[str]], numbers: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    def _search(self, tokens: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of the translations, int32 [batch, translations, time], and their scores.
 
         Each sentence has at least a token. Scores are [batch, translations], or empty if the search has none.
@@ -322,12 +310,17 @@ class TranslationModel(TrainedModel[SearchSettings]):
         if self._settings.mode == "sample":
             steps = int(limits.max())
             feed[self._draws] = [
-                [uniform_draws(self._settings.seed, n, k, steps) for k in range(self._settings.translations)]
-                for n in numbers
+                [uniform_draws(self._settings.seed, key, k, steps) for k in range(self._settings.translations)]
+                for key in (_key(source[:length, place]) for place, length in enumerate(lengths))
             ]
         with memory_for("a translation", source, None, "--infer_batch_size, --src_max_len_infer, --tgt_max_len_infer"):
             ids, scores = self.session.run([self._ids, self._scores], feed)
         return ids, scores
+
+
+def _key(ids: np.ndarray) -> int:
+    """Return the number of a source's random stream: equal sources have equal draws, wherever they stand."""
+    return int.from_bytes(hashlib.sha256(ids.tobytes()).digest(), "big")
 
 
 def tell_cut(speaker: str, path: str, number: int, line: str, most: int | None) -> None:
@@ -337,17 +330,14 @@ def tell_cut(speaker: str, path: str, number: int, line: str, most: int | None) 
         print(f"{speaker}: {told}", file=sys.stderr, flush=True)
 
 
-def translate_shared(
-    model: TranslationModel, lines: Sequence[str], ranks: Ranks, numbers: Sequence[int] | None = None
-) -> list[list[str]]:
+def translate_shared(model: TranslationModel, lines: Sequence[str], ranks: Ranks) -> list[list[str]]:
     """Translate lines with all ranks, a share each; return the result of `model.translate` on every rank.
 
     A line's translations do not depend on other lines, and so not on the number of ranks.
 
-    Collective: every rank calls with the same lines and numbers, and with equal weights in its model.
+    Collective: every rank calls with the same lines, and with equal weights in its model.
     """
-    given = list(zip(lines, range(len(lines)) if numbers is None else numbers, strict=True))
-    return shared(lambda part: model.translate(*map(list, zip(*part, strict=True))), given, lines, ranks)
+    return shared(model.translate, lines, lines, ranks)
 
 
 def shared(

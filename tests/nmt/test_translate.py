@@ -169,6 +169,50 @@ def test_scores_of_a_run_with_greedy_search(
     assert code == 0 and lines[0].split("\t")[0] == plain[0] and float(lines[0].split("\t")[1]) < 0
 
 
+def changed(raw_run: Path, tmp_path: Path, **options: object) -> Path:
+    """Return a copy of the run with other options in its `hparams`."""
+    run = shutil.copytree(raw_run / "run", tmp_path / "run")
+    hparams = json.loads((run / "hparams").read_text())
+    (run / "hparams").write_text(json.dumps(hparams | options))
+    return run
+
+
+def test_a_beam_that_is_asked_for_is_searched_with(
+    raw_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever the run's evaluations search with; nmt.nmt, which has a flag for the kind of search, refuses it."""
+    text = (raw_run / "dev.en").read_text()
+    wanted = translated(monkeypatch, capsys, text, f"--model={raw_run}/run", "--beam_width=4", "--n_best=4")[1]
+    greedy = translated(monkeypatch, capsys, text, f"--model={raw_run}/run")[1]
+    run = changed(raw_run, tmp_path, infer_mode="greedy", beam_width=9)
+    for flags in (["--beam_width=4", "--n_best=4"], ["--n_best=4"], ["--n_best=4", "--scores"]):
+        found = translated(monkeypatch, capsys, text, f"--model={run}", *flags)[1]
+        assert [line.split("\t")[0] for line in found] == wanted, flags
+    for flags in ([], ["--beam_width=0"]):
+        assert translated(monkeypatch, capsys, text, f"--model={run}", *flags)[1] == greedy != wanted[::4]
+    _, _, told = translated(monkeypatch, capsys, text, f"--model={run}", "--beam_width=2", "--n_best=3")
+    assert "--n_best=3 is more than --beam_width=2 finds: give a wider beam" in told
+    files = [f"--inference_input_file={raw_run}/data/dev.en", f"--inference_output_file={tmp_path}/out"]
+    assert nmt([f"--out_dir={run}", *files, "--beam_width=4"]) == 1
+    assert "--beam_width=4 would have no effect: it needs --infer_mode=beam_search" in capsys.readouterr().err
+
+
+def test_samples_of_a_line_do_not_depend_on_others(
+    raw_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor on the program. A line that comes again has the same samples; --n_best=K draws K."""
+    run = changed(raw_run, tmp_path, infer_mode="sample", sampling_temperature=0.9)
+    lines = (raw_run / "dev.en").read_text().splitlines()
+    found = translated(monkeypatch, capsys, "\n".join(lines), f"--model={run}")[1]
+    files = [f"--inference_input_file={raw_run}/data/dev.en", f"--inference_output_file={tmp_path}/out"]
+    assert nmt([f"--out_dir={run}", *files]) == 0
+    assert (tmp_path / "out").read_text().splitlines() == found and len(set(found)) > 30
+    again = translated(monkeypatch, capsys, f"{lines[7]}\nTen.\n{lines[7]}\n{lines[3]}\n", f"--model={run}")[1]
+    assert again[0] == again[2] == found[7] and again[3] == found[3]
+    two = translated(monkeypatch, capsys, lines[7], f"--model={run}", "--n_best=2")[1]
+    assert two[0] == found[7] != two[1]
+
+
 def test_prepared_text_in_and_tokens_out(
     raw_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -344,7 +388,7 @@ def test_other_kinds_of_text_have_one_message(
     standard = Lines(9)
     standard.open()
     packed = data.startswith(b"\x1f")
-    told = []
+    told: list[str] = []
     for read in (
         source.read,
         standard.read,

@@ -97,7 +97,7 @@ def test_resolve_fills_in() -> None:
     [
         ({}, "greedy"),
         ({"beam_width": 5}, "beam_search"),
-        ({"beam_width": 5, "infer_mode": "greedy"}, "greedy"),
+        ({"preset": "small", "share_vocab": True, "infer_mode": "greedy"}, "greedy"),
         ({"beam_width": 5, "infer_mode": "beam_search"}, "beam_search"),
         ({"sampling_temperature": 0.5}, "sample"),
     ],
@@ -277,6 +277,10 @@ def test_files_are_checked(tmp_path: Path, text: str, message: str) -> None:
         ({"metrics": ""}, "--metrics= is not allowed"),
         ({"embed_prefix": "e", "num_embeddings_partitions": 2}, "--num_embeddings_partitions"),
         ({"batch_tokens": 9, "max_batch_tokens": 8}, "--max_batch_tokens=8 is less than --batch_tokens=9"),
+        (
+            {"beam_width": 5, "infer_mode": "greedy"},
+            "--beam_width=5 would have no effect: it needs --infer_mode=beam_s",
+        ),
         ({"batch_tokens": 9, "batch_size": 8}, "--batch_size=8 would have no effect: it needs no --batch_tokens"),
         (
             {"decay_scheme": "plateau", "evaluate_epochs": False, "num_train_steps": 5000},

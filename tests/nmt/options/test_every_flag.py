@@ -187,7 +187,7 @@ PASSED_ON: dict[str, tuple[Any, str, Any, Any, dict[str, Any]]] = {
     "ban_unk_token": (search, "ban_unk_token", True, True, {}),
     "shortlist": (search, "shortlist", "s", "s", {}),
     "infer_batch_size": (search, "batch_size", 5, 5, {}),
-    "infer_mode": (search, "mode", "greedy", "greedy", {"beam_width": 3}),
+    "infer_mode": (search, "mode", "greedy", "greedy", {"beam_width": 3, "hparams_path": "f"}),
     "beam_width": (search, "beam_width", 3, 3, {}),
     "length_penalty_weight": (search, "length_penalty_weight", 0.5, 0.5, {"beam_width": 3}),
     "coverage_penalty_weight": (

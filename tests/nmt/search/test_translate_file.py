@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -62,68 +64,33 @@ def test_a_missing_directory_is_made(toy: Any, paths: tuple[str, str], tmp_path:
     assert len((tmp_path / "new" / "deep" / "out").read_text().splitlines()) == 5
 
 
-class Counting:
-    """A model that records the lines of its calls, and is killed after ``calls`` calls."""
-
-    def __init__(self, model: Any, calls: int = 99) -> None:
-        self.lines: list[str] = []
-        self._model, self._left = model, calls
-
-    def translate(self, lines: Sequence[str], numbers: Sequence[int]) -> list[list[str]]:
-        self._left -= 1
-        if self._left < 0:
-            raise KeyboardInterrupt
-        self.lines += lines
-        found: list[list[str]] = self._model.translate(lines, numbers)
-        return found
-
-
-@pytest.mark.parametrize(
-    ("mode", "more"),
-    [({}, {}), ({"sampling_temperature": 1.0, "translations_per_input": 2}, {"inference_list": "4,0,4,2,1"})],
-)
-def test_a_translation_that_was_killed_goes_on(
-    toy: Any,
-    paths: tuple[str, str],
-    mode: dict[str, Any],
-    more: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_a_translation_that_was_interrupted_leaves_nothing(
+    toy: Any, paths: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = model_of(toy, **mode)
-    translate_file(model, *paths, **more)
-    whole = Path(paths[1]).read_text()
-    Path(paths[1]).unlink()
+    """Only one piece at a time is in memory; an output that was there before stays as it was."""
+    model, calls = model_of(toy), []
     monkeypatch.setattr("nmt.search.translate_file.LINES_PER_RANK", 1)
-    killed: Any = Counting(model, 3)
+
+    def translate(lines: Sequence[str]) -> list[list[str]]:
+        calls.append(len(lines))
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return model.translate(lines)
+
+    before = sorted(Path(paths[0]).parent.iterdir())
     with pytest.raises(KeyboardInterrupt):
-        translate_file(killed, *paths, work="model and options", **more)
-    assert len(killed.lines) == 3  # only one piece at a time is in memory
-    assert not Path(paths[1]).exists()
-    again: Any = Counting(model)
-    capsys.readouterr()
-    assert translate_file(again, *paths, work="model and options", **more) == 5
-    assert len(again.lines) == 2
-    said = capsys.readouterr()
-    assert "out.part: 3 of 5 lines" in said.out
-    assert "5/5 lines, lines/s" in said.err
-    assert Path(paths[1]).read_text() == whole
-    assert {path.name for path in Path(paths[1]).parent.glob("out*")} == {"out"}
+        translate_file(types.SimpleNamespace(translate=translate), *paths)  # type: ignore[arg-type]
+    assert calls == [1, 1, 1] and sorted(Path(paths[0]).parent.iterdir()) == before
+    assert translate_file(model, *paths) == 5 and "5/5 lines, lines/s" in capsys.readouterr().err
 
 
-def test_only_the_same_work_is_gone_on_with(toy: Any, paths: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_gets_each_piece(toy: Any, paths: tuple[str, str]) -> None:
+    reader, writer = os.pipe()
     model = model_of(toy)
-    monkeypatch.setattr("nmt.search.translate_file.LINES_PER_RANK", 1)
-    source = Path(paths[0]).read_text()
-    for text, arguments in ((source, {"work": "other"}), (source + "\na", {}), (source, {"inference_list": "0,1,2"})):
-        Path(paths[0]).write_text(source)
-        killed: Any = Counting(model, 2)
-        with pytest.raises(KeyboardInterrupt):
-            translate_file(killed, *paths, work="one")
-        Path(paths[0]).write_text(text)
-        again: Any = Counting(model)
-        everything: dict[str, Any] = {"work": "one", **arguments}
-        assert translate_file(again, *paths, **everything) == len(again.lines), arguments
+    translate_file(model, paths[0], f"/dev/fd/{writer}")
+    assert os.read(reader, 9999).decode() == "".join(best + "\n" for (best,) in model.translate(LINES[:5]))
+    os.close(reader)
+    os.close(writer)
 
 
 @pytest.mark.parametrize("size", [2, 3])
