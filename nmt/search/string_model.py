@@ -9,7 +9,7 @@ import tensorflow as tf
 from nmt.core.errors import InputError
 from nmt.search.translation_model import SLACK, SearchSettings, searched
 from nmt.text.tokens import BPE_MARK, SPM_SPACE
-from nmt.text.vocabulary import SourceVocabulary, Vocabulary
+from nmt.text.vocabulary import UNK, SourceVocabulary, Vocabulary
 
 v1 = tf.compat.v1
 
@@ -42,23 +42,24 @@ def string_translations(
         raise InputError(f"{what} cannot be exported: leave it out, for greedy or beam search")
     tokens = tf.strings.split(lines, " ")
     tokens = tf.ragged.boolean_mask(tokens, tf.strings.length(tokens) > 0)[:, : settings.src_max_len or None]
-    full = tf.where(tokens.row_lengths() > 0)[:, 0]
+    # A search needs a sentence: a last row is translated, and left out, if no line has a token.
+    tokens = tf.concat([tokens, tf.ragged.constant([[UNK]])], 0)
+    has_tokens = tokens.row_lengths()[:-1] > 0
+    full = tf.where(tf.concat([has_tokens, [~tf.reduce_any(has_tokens)]], 0))[:, 0]
     source, lengths = _encoded(tf.gather(tokens, full), source_words)
     limits = _limits(lengths, settings, translator.architecture.longest)
     marks = vocabulary.unk_id, vocabulary.sos_id, vocabulary.eos_id
     ids, scores = searched(translator, source, lengths, limits, marks, settings)
     joined = _joined(ids, vocabulary, settings.subword_option)
-    shape = tf.stack([tf.size(lines, tf.int64), tf.shape(ids, tf.int64)[1]])
-    texts = tf.tensor_scatter_nd_update(tf.fill(shape, ""), full[:, None], joined)
-    if scores is None:
-        return texts, None
-    return texts, tf.scatter_nd(full[:, None], scores, shape)
+    shape = tf.stack([tf.size(lines, tf.int64) + 1, tf.shape(ids, tf.int64)[1]])
+    texts = tf.tensor_scatter_nd_update(tf.fill(shape, ""), full[:, None], joined)[:-1]
+    return texts, None if scores is None else tf.scatter_nd(full[:, None], scores, shape)[:-1]
 
 
 def _encoded(tokens: tf.RaggedTensor, vocabulary: Vocabulary) -> tuple[tf.Tensor, tf.Tensor]:
     """Return ids, int32 [time, batch], and lengths, int32 [batch]."""
     known = tf.lookup.KeyValueTensorInitializer(
-        tf.constant(vocabulary.words), tf.range(vocabulary.size, dtype=tf.int32), value_dtype=tf.int32
+        tf.constant(vocabulary.words), tf.constant(vocabulary.encode(vocabulary.words)), value_dtype=tf.int32
     )
     table = tf.lookup.StaticHashTable(known, vocabulary.unk_id)
     ids = tf.ragged.map_flat_values(table.lookup, tokens).to_tensor(vocabulary.padding_id)

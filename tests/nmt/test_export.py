@@ -14,10 +14,13 @@ import tensorflow as tf
 
 from nmt.export import main
 from nmt.nmt import main as nmt
-from nmt.search.string_model import _joined
+from nmt.search.string_model import _joined, string_translations
+from nmt.search.translation_model import SearchSettings
 from nmt.text.tokens import join
 from nmt.text.vocabulary import Vocabulary
 from tests.launch import ROOT, mpirun
+from tests.nmt.model import graphs
+from tests.nmt.search.test_search import MODELS
 
 CLIENT = ROOT / "scripts/examples/saved_model_client.py"
 # Loads a SavedModel where neither package can be imported, and prints the result for the lines of a file.
@@ -63,6 +66,26 @@ def test_the_translations_are_those_of_nmt(raw_run: Path, tmp_path: Path, width:
     assert ("scores" in outputs) == (width > 0)
     if width:
         assert all(first >= second for first, second in outputs["scores"])
+
+
+@pytest.mark.parametrize("settings", [SearchSettings(), SearchSettings(beam_width=2, translations_per_input=2)])
+@pytest.mark.parametrize("kind", ["attention", "transformer", "convs2s"])
+def test_a_batch_without_a_word(kind: str, settings: SearchSettings) -> None:
+    """A form that is sent empty has blank translations; an empty batch has none."""
+    with graphs.model(graphs.architecture(**MODELS[kind]), weight=2.0) as (translator, session):
+        words = tuple(Vocabulary("v", ("<unk>", "<s>", "</s>", *"abcdefghij"[: size - 3])) for size in (11, 13))
+        lines = tf.compat.v1.placeholder(tf.string, [None])
+        outputs = string_translations(translator, words, settings, lines)  # type: ignore[arg-type]
+        run = session.make_callable(outputs[0] if outputs[1] is None else outputs, [lines])
+        session.run(tf.compat.v1.tables_initializer())
+        translate = lambda batch: run(batch) if outputs[1] is None else run(batch)[0]  # noqa: E731
+        blank = [b""] * settings.translations
+        mixed = translate(["", "a b", " "]).tolist()
+        assert mixed == [blank, translate(["a b"])[0].tolist(), blank] and mixed[1] != blank
+        assert translate(["a </s> b"]).tolist() == translate(["a <unk> b"]).tolist() == translate(["a x b"]).tolist()
+        for batch in ([""], ["", " "], []):
+            assert translate(batch).tolist() == [blank] * len(batch), batch
+            assert outputs[1] is None or run(batch)[1].tolist() == [[0.0] * 2] * len(batch)
 
 
 def test_the_graph_has_operations_of_tensorflow_alone(raw_run: Path, tmp_path: Path) -> None:
