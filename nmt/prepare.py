@@ -227,7 +227,8 @@ def prepare(
         FileSummary(text.file_name, sum(text.lines), text.counts.total(), _unknown(text, of[text.language]))
         for text in texts
     )
-    notices = [learnt.notice, *(_raw_notice(text) for text in texts if text.is_training and not recipe.raw)]
+    notices = [learnt.notice, *map(_marks_notice, texts)]
+    notices += [_raw_notice(text) for text in texts if text.is_training and not recipe.raw and not known]
     return Summary(vocabularies, tuple(summaries), tuple(filter(None, notices)))
 
 
@@ -491,7 +492,7 @@ def _write_vocabularies(
     made = []
     for language, count in zip((recipe.src, recipe.tgt), counts, strict=True):
         listed = _frequent(count, min_count)
-        listed += sorted(more - set(listed))
+        listed += sorted(more - {UNK, SOS, EOS, *listed})
         made.append(write_vocabulary(directory / f"{VOCABULARY}.{language}", listed))
     return made[0], made[1]
 
@@ -525,6 +526,16 @@ def _move(source: Path, target: Path) -> None:
     with open(source, "rb") as file:
         os.fsync(file.fileno())
     os.replace(source, target)
+
+
+def _marks_notice(text: _Text) -> str:
+    found = [f"{mark} {text.counts[mark]} times" for mark in (SOS, EOS) if text.counts[mark]]
+    if not found:
+        return ""
+    return (
+        f"{text.file_name} has {' and '.join(found)} as words. The model marks sentences with them, so it reads {UNK} "
+        "there. If they matter, write them in another way"
+    )
 
 
 def _raw_notice(text: _Text) -> str:

@@ -319,7 +319,7 @@ def _fitting(text: TextFile, vocabulary: Vocabulary, most: float, remedy: str, m
         raise InputError(
             f"{found}: the model would see <unk> in their place. {remedy}, or allow it with --max_unknown_share"
         )
-    return f"{_WARNING * (found.share > many)}{found}"
+    return f"{_WARNING * (found.share > many or bool(found.marks))}{found}"
 
 
 def unknown_words(config: Config, corpora: Mapping[str, ParallelCorpus], vocabularies: Vocabularies) -> list[str]:

@@ -78,7 +78,7 @@ def read_shortlist(path: str | os.PathLike[str], src_vocab: SourceVocabulary, tg
     Raises:
         InputError: the file cannot be read, or does not fit the vocabularies.
     """
-    file, candidates = TextFile(path), {}
+    file, candidates, end = TextFile(path), {}, src_vocab.padding_id
     vocabularies: tuple[SourceVocabulary, Vocabulary] = src_vocab, tgt_vocab
     known = [frozenset(vocabulary.words) for vocabulary in vocabularies]
     for number, line in enumerate(file, 1):
@@ -90,11 +90,11 @@ def read_shortlist(path: str | os.PathLike[str], src_vocab: SourceVocabulary, tg
                     f"the shortlist of another vocabulary; {_REMEDY}"
                 )
         key = int(src_vocab.encode(words[:1])[0]) if words else -1
+        key = end if words[:1] == [src_vocab.words[end]] else key
         if key < 0 or key in candidates:
             what = f"{words[0]!r} has a line before it" if words else "the line is empty"
             raise InputError(f"{file.path}, line {number}: {what}; {_REMEDY}")
         candidates[key] = tgt_vocab.encode(words[1:])
-    end = src_vocab.padding_id
     if end not in candidates:
         raise InputError(
             f"{file.path} has no line for {src_vocab.words[end]!r}, with the words that are open to every sentence; "

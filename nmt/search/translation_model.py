@@ -243,7 +243,7 @@ class TranslationModel(TrainedModel[SearchSettings]):
 
         Args:
             lines: source text.
-            targets: tokens of one translation for each line.
+            targets: tokens of one translation for each line, with or without its end mark.
 
         Returns:
             None for a blank line, and for a translation without tokens.
@@ -256,7 +256,8 @@ class TranslationModel(TrainedModel[SearchSettings]):
             source, lengths = source_batch([tokens[i] for i in chosen], self._src_vocab, None)
             ids = np.full([len(chosen), max(len(targets[i]) for i in chosen)], self._tgt_vocab.eos_id, np.int32)
             for row, i in enumerate(chosen):
-                ids[row, : len(targets[i])] = self._tgt_vocab.encode(targets[i])
+                words = targets[i][:-1] if targets[i][-1] == self._tgt_vocab.eos else targets[i]
+                ids[row, : len(words)] = self._tgt_vocab.encode(words)
             feed = {self._source: source, self._lengths: lengths, self._target: ids}
             wanted = self._forced if self._attends else self._forced[:1]
             with memory_for("probabilities of words", source, ids.T, "--infer_batch_size"):

@@ -21,6 +21,7 @@ class UnknownWords:
       tokens: number of tokens counted.
       unknown: number of these tokens that are not in the vocabulary.
       lines: number of lines counted; None for all lines.
+      marks: the tokens among the unknown ones that the model uses to mark sentences.
     """
 
     text: str
@@ -28,6 +29,7 @@ class UnknownWords:
     tokens: int
     unknown: int
     lines: int | None = None
+    marks: tuple[str, ...] = ()
 
     @property
     def share(self) -> float:
@@ -37,16 +39,18 @@ class UnknownWords:
     def __str__(self) -> str:
         """Return the result as text for the log."""
         of_lines = f" (of {self.lines} lines)" if self.lines else ""
-        return f"{self.text}: {100 * self.share:.2f} % of its tokens{of_lines} are not in {self.vocabulary}"
+        marks = f". It has {' and '.join(self.marks)}, which mark sentences: they are read as <unk>" * bool(self.marks)
+        return f"{self.text}: {100 * self.share:.2f} % of its tokens{of_lines} are not in {self.vocabulary}{marks}"
 
 
 def count_unknown(text: TextFile, vocabulary: Vocabulary) -> UnknownWords:
     """Count the tokens of the text that are not in the vocabulary; `<unk>` itself counts as unknown."""
     numbers = range(0, len(text), -(-len(text) // MOST_LINES))
-    tokens = unknown = 0
+    tokens, unknown, seen = 0, 0, set()
     for number in numbers:
         words = split(text.line(number))
         tokens += len(words)
         unknown += vocabulary.count_unknown(words)
+        seen |= {vocabulary.sos, vocabulary.eos}.intersection(words)
     partly = None if len(numbers) == len(text) else len(numbers)
-    return UnknownWords(text.path, vocabulary.path, tokens, unknown, partly)
+    return UnknownWords(text.path, vocabulary.path, tokens, unknown, partly, tuple(sorted(seen)))

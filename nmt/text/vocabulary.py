@@ -67,7 +67,8 @@ class Vocabulary:
     sos: str = SOS
     eos: str = EOS
     specials_first: bool = True
-    _ids: dict[str, int] = field(init=False, repr=False, compare=False)
+    _ids: dict[str, int] = field(init=False, repr=False, compare=False)  # of all words but the marks
+    _marks: tuple[int, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Raise InputError if a special word is missing, or a word is no token or occurs twice."""
@@ -84,7 +85,8 @@ class Vocabulary:
                     f"{self.path} has no line {mark!r}, which marks sentences; add it, set --{option} to a word of "
                     "the file, or leave --check_special_token on"
                 )
-        object.__setattr__(self, "_ids", ids)
+        object.__setattr__(self, "_marks", (ids[self.sos], ids[self.eos]))
+        object.__setattr__(self, "_ids", {word: n for word, n in ids.items() if word not in (self.sos, self.eos)})
 
     @property
     def size(self) -> int:
@@ -99,12 +101,12 @@ class Vocabulary:
     @property
     def sos_id(self) -> int:
         """The id of the start of a sentence."""
-        return self._ids[self.sos]
+        return self._marks[0]
 
     @property
     def eos_id(self) -> int:
         """The id of the end of a sentence."""
-        return self._ids[self.eos]
+        return self._marks[1]
 
     @property
     def padding_id(self) -> int:
@@ -112,12 +114,15 @@ class Vocabulary:
         return self.eos_id
 
     def encode(self, tokens: Sequence[str]) -> np.ndarray:
-        """Return the ids of the tokens, int32 [tokens]; an unknown token gets `unk_id`."""
+        """Return the ids of the tokens of a text, int32 [tokens].
+
+        An unknown token gets `unk_id`. So does a token that reads as a mark: it must not end a sentence in its midst.
+        """
         lookup = self._ids.get
         return np.fromiter((lookup(token, 0) for token in tokens), dtype=np.int32, count=len(tokens))
 
     def count_unknown(self, tokens: Sequence[str]) -> int:
-        """Count the tokens that are not in the vocabulary; `<unk>` itself counts as unknown."""
+        """Count the tokens that are not in the vocabulary; `<unk>` itself and the marks count as unknown."""
         return sum(token not in self._ids or token == UNK for token in tokens)
 
     def decode(self, ids: Iterable[int]) -> list[str]:

@@ -70,7 +70,7 @@ def test_words_by_frequency_then_by_name(toy: Path) -> None:
     assert read_vocabulary(toy / "out/vocab.de").words == ("<unk>", "<s>", "</s>", "x", "y")
     assert sorted(read(toy / "out")) == ["preparation.json", "vocab.de", "vocab.en"]
     assert {(file.name, file.lines, file.tokens, file.unknown) for file in summary.files} == {
-        ("train.en", 2, 7, 0),
+        ("train.en", 2, 7, 1),
         ("train.de", 2, 3, 0),
         ("dev.en", 2, 3, 2),
         ("dev.de", 2, 2, 1),
@@ -78,12 +78,23 @@ def test_words_by_frequency_then_by_name(toy: Path) -> None:
     }
 
 
+def test_marks_of_sentences_in_the_text_are_told(numbers: Path) -> None:
+    """Words and subwords alike: the model reads an unknown word there."""
+    path = numbers / "in/train.de"
+    path.write_text(path.read_text().replace(" ", " </s> ", 200))
+    several: list[dict[str, Any]] = [{}, {"bpe": 150}, {"bpe": 150, "all_subwords": True}, {"spm": 150}]
+    for options in several:
+        told = str(prepare(f"{numbers}/in/train", "en", "de", numbers / "out", **options))
+        assert ("train.de has </s> 200 times as words. The model marks" in told) == ("spm" not in options), options
+        assert "train.en has" not in told
+
+
 def test_one_vocabulary_of_both_languages(toy: Path) -> None:
     prefix = f"{toy}/in/train"
     summary = prepare(prefix, "en", "de", toy / "out", apply=[f"{toy}/in/dev"], min_count=2, share_vocab=True)
     assert read_vocabulary(toy / "out/vocab.en").words[3:] == ("a", "b", "x")
     assert (toy / "out/vocab.de").read_bytes() == (toy / "out/vocab.en").read_bytes()
-    assert [file.unknown for file in summary.files] == [1, 1, 2, 1]
+    assert [file.unknown for file in summary.files] == [2, 1, 2, 1]
     flags = [f"--train_prefix={prefix}", "--src=en", "--tgt=de", f"--out_dir={toy}/again", "--share_vocab"]
     assert main(["prepare", *flags]) == 0
     assert read_vocabulary(toy / "again/vocab.en").words[3:] == ("a", "b", "x", "c", "y")
@@ -92,7 +103,7 @@ def test_one_vocabulary_of_both_languages(toy: Path) -> None:
 def test_rare_words_are_left_out(toy: Path) -> None:
     summary = prepare(f"{toy}/in/train", "en", "de", toy / "out", min_count=2)
     assert read_vocabulary(toy / "out/vocab.en").words[3:] == ("a", "b")
-    assert summary.files[0].unknown == 1
+    assert summary.files[0].unknown == 2
 
 
 @pytest.mark.parametrize(("option", "units"), [("bpe", "bpe.codes"), ("spm", "spm.model")])
@@ -258,7 +269,7 @@ def test_languages_whose_suffixes_end_alike(toy: Path) -> None:
     for name in ("train", "dev"):
         (toy / f"in/{name}.en").rename(toy / f"in/{name}.x.de")
     summary = prepare(f"{toy}/in/train", "x.de", "de", toy / "out", apply=[f"{toy}/in/dev"])
-    assert [file.unknown for file in summary.files] == [0, 0, 2, 1]
+    assert [file.unknown for file in summary.files] == [1, 0, 2, 1]
 
 
 def test_termination_and_a_full_disk_leave_nothing(toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -64,7 +64,7 @@ def test_limits(corpus: ParallelCorpus) -> None:
 
 def test_an_empty_slice_counts_for_nothing(corpus: ParallelCorpus) -> None:
     batch = batch_of(corpus, [])
-    assert batch.source.tolist() == [[2]]
+    assert batch.source.tolist() == [[0]]
     assert batch.source_lengths.tolist() == [1]
     assert batch.target_in.shape == batch.target_out.shape == (1, 1)
     assert batch.target_lengths.tolist() == [0]

@@ -15,8 +15,9 @@ from nmt.text.vocabulary import Vocabulary, write_vocabulary
 def test_share(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("a b x\n\n<unk> a </s> a\n x\n")
     found = count_unknown(TextFile(tmp_path / "text"), write_vocabulary(tmp_path / "vocab", ["a", "b"]))
-    assert (found.tokens, found.unknown, found.share, found.lines) == (8, 3, 0.375, None)
-    assert str(found) == f"{tmp_path}/text: 37.50 % of its tokens are not in {tmp_path}/vocab"
+    assert (found.tokens, found.unknown, found.share, found.lines) == (8, 4, 0.5, None)
+    said = f"{tmp_path}/text: 50.00 % of its tokens are not in {tmp_path}/vocab"
+    assert str(found) == f"{said}. It has </s>, which mark sentences: they are read as <unk>"
 
 
 def test_the_first_word_is_known_where_it_stands_for_unknown_ones(tmp_path: Path) -> None:

@@ -140,12 +140,21 @@ def test_carriage_returns_and_line_separators(tmp_path: Path) -> None:
     assert read_vocabulary(tmp_path / "out" / "vocab").encode(["b\u2028c", "a", "b"]).tolist() == [4, 3, 0]
 
 
+def test_a_mark_in_a_text_is_an_unknown_word(tmp_path: Path) -> None:
+    """Else it would end a sentence in its midst."""
+    vocabulary = write_vocabulary(tmp_path / "vocab", ["a"])
+    assert vocabulary.encode(["a", "</s>", "<s>", "<unk>", "a"]).tolist() == [3, 0, 0, 0, 3]
+    assert vocabulary.count_unknown(["a", "</s>", "<s>", "<unk>"]) == 3
+    assert (vocabulary.sos_id, vocabulary.eos_id, vocabulary.decode([1, 2])) == (1, 2, ["<s>", "</s>"])
+    assert Vocabulary("v", ("<unk>", "|", "|x"), "|", "|", False).encode(["|x", "|"]).tolist() == [2, 0]
+
+
 def test_the_first_line_is_unknown_where_no_special_words_are_asked_for(tmp_path: Path) -> None:
     path = write(tmp_path / "vocab", "a b c </s> <s>")
     vocabulary = read_vocabulary(path, specials_first=False)
     assert (vocabulary.size, vocabulary.unk_id, vocabulary.eos_id, vocabulary.sos_id) == (5, 0, 3, 4)
     assert vocabulary.padding_id == 3
-    assert vocabulary.encode(["c", "f", "a", "<s>"]).tolist() == [2, 0, 0, 4]
+    assert vocabulary.encode(["c", "f", "a", "<s>"]).tolist() == [2, 0, 0, 0]
     assert vocabulary.decode([0, 9]) == ["a", "<unk>"]
     with pytest.raises(InputError, match="has no line '<go>', which marks sentences; add it, set --sos to a word"):
         read_vocabulary(path, "<go>", specials_first=False)
