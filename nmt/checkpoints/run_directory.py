@@ -5,6 +5,7 @@ The rank that writes has an object of class `Store`. The other ranks have `NullS
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,6 +68,24 @@ def is_part_of_run(directory: str | os.PathLike[str]) -> bool:
 def best_name(metric: str, prefix: str = "") -> str:
     """Return the directory of the best model by a metric: `best_bleu`, or `avg_best_bleu` for averaged models."""
     return f"{prefix}best_{metric}"
+
+
+def set_aside(out_dir: str, metrics: Sequence[str]) -> list[str]:
+    """Rename best models that are not of the training that goes on in a directory, and return a log line for each.
+
+    If checkpoints were deleted, the best model may be of a later step than the last that is left. Its score would win.
+    """
+    latest, told = checkpoint.latest(out_dir), []
+    begin = checkpoint.step_of(latest) if latest else 0
+    for name in (best_name(metric, prefix) for prefix in ("", AVERAGE) for metric in metrics):
+        best = BestScore(Path(out_dir) / name, name.rpartition("best_")[2])
+        there = (best.directory / f"{NAME}-{best.step}.index").exists()
+        if best.score and (best.step > begin or not there):
+            numbered = (Path(out_dir) / f"{name}.{number}" for number in itertools.count(1))
+            new = best.directory.rename(next(path for path in numbered if not path.exists()))
+            what = f"of step {best.step}, and training begins after step {begin}" if there else "gone"
+            told.append(f"{best.directory}: its model is {what}: renamed to {new.name}")
+    return told
 
 
 class Storing(Protocol):

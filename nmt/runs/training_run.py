@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from nmt.checkpoints import checkpoint
 from nmt.checkpoints.checkpoint import Checkpoints
-from nmt.checkpoints.run_directory import NullStore, Store
+from nmt.checkpoints.run_directory import NullStore, Store, set_aside
 from nmt.checkpoints.transfer import Words, begin_with
 from nmt.core.errors import InputError
 from nmt.core.files import replace_atomically
@@ -75,7 +75,7 @@ def train_model(
     config, out_dir = settings.config, str(settings.config.out_dir)
     with hold_for_all(ranks, os.path.join(out_dir, _LOCK), out_dir, "choose another out_dir", job) as taken_over:
         call_on_root(ranks, lambda: check_options_kept(config, saved))
-        notices = [taken_over]
+        notices = [taken_over, *call_on_root(ranks, lambda: set_aside(out_dir, config.metric_names))]
         while True:
             try:
                 _train(settings, saved, ranks, untouched, notices)

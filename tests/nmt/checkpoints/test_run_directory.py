@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from nmt.checkpoints.best import BestModel, BestScore
-from nmt.checkpoints.run_directory import NullStore, Store
+from nmt.checkpoints.run_directory import NullStore, Store, set_aside
 from nmt.core.errors import InputError
 
 v1 = tf.compat.v1
@@ -78,6 +78,32 @@ def test_the_best_model_is_strictly_better_and_known_again(tmp_path: Path) -> No
         "checkpoint": "translate.ckpt-40",
     }
     assert (tmp_path / "best_bleu/hparams").read_text() == "{}\n"
+
+
+@pytest.mark.parametrize(
+    ("latest", "gone", "told"),
+    [
+        (0, "translate.ckpt-*", "its model is of step 40, and training begins after step 0: renamed to best_bleu.1"),
+        (20, "translate.ckpt-40*", "its model is of step 40, and training begins after step 20: renamed to best_bleu"),
+        (40, "best_bleu/translate*", "best_bleu: its model is gone: renamed to best_bleu.1"),
+        (40, "none", ""),
+    ],
+)
+def test_the_best_model_of_another_training_is_set_aside(tmp_path: Path, latest: int, gone: str, told: str) -> None:
+    """Its score would win; nothing is deleted, and other ranks know the same."""
+    weights = Weights()
+    store = Store(str(tmp_path), ["bleu"], 3, False, "{}\n", weights.saver)
+    for step in (20, 40):
+        store.best["best_bleu"].offer(weights.save(store, step, 1.0), float(step))
+    for path in [tmp_path / "checkpoint", *tmp_path.glob(gone)] if told else []:
+        path.unlink()
+    said = set_aside(str(tmp_path), ["bleu", "rouge"])
+    assert len(said) == bool(told) and told in "".join(said)
+    assert (tmp_path / "best_bleu.1").exists() == bool(told) == (not (tmp_path / "best_bleu").exists())
+    new = Store(str(tmp_path), ["bleu"], 3, False, "{}\n", weights.saver)
+    assert (new.best["best_bleu"].score, set_aside(str(tmp_path), ["bleu"])) == (0.0 if told else 40.0, [])
+    if told and latest < 40:
+        assert (tmp_path / "best_bleu.1/translate.ckpt-40.index").exists()
 
 
 def test_a_damaged_record(tmp_path: Path) -> None:
