@@ -14,15 +14,17 @@ urllib opens, file:// included).
 from __future__ import annotations
 
 import gzip
+import hashlib
 import html
+import http.client
 import re
 import shutil
 import sys
 import tarfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -60,6 +62,7 @@ class Dataset:
       languages: suffixes of the files of the two languages.
       raw: whether the text must be tokenised, and the training text filtered by length.
       commands: shell commands that train on the text, with {out} for the directory.
+      digests: SHA-256 of the files, by path, as far as they are known.
     """
 
     address: str
@@ -67,6 +70,7 @@ class Dataset:
     languages: tuple[str, str]
     raw: bool
     commands: str
+    digests: Mapping[str, str] = field(default_factory=dict)
 
 
 def _both(name: str, path: str, languages: Sequence[str], member: str = "") -> list[Part]:
@@ -113,7 +117,7 @@ mpirun -n 1 python -m nmt.nmt --src=de --tgt=en --hparams_path=nmt/standard_hpar
     --vocab_prefix={out}/bpe/vocab --out_dir={out}/model""",
     ),
     "multi30k": Dataset(
-        "https://raw.githubusercontent.com/multi30k/dataset/master",
+        "https://raw.githubusercontent.com/multi30k/dataset/66b36a880c0a217415dbf79c5778e08ffdbf48be",
         [p for name in ("train", "val", "test_2016_flickr") for p in _both(name, _MULTI30K.format(name), _EN_DE)],
         _EN_DE,
         False,
@@ -127,6 +131,17 @@ mpirun -n 2 python -m nmt.nmt --src=en --tgt=de \\
     --decay_scheme=luong5 --dropout=0.3 --batch_size=64 --num_train_steps=4800 \\
     --steps_per_external_eval=1200 --noevaluate_epochs --subword_option=bpe --beam_width=5 \\
     --length_penalty_weight=1.0""",
+        {
+            _MULTI30K.format(name).format(language): digest
+            for name, language, digest in (
+                ("train", "en", "08925f8e0572bcd5a006702fc5fe20e2d77c6917d4eebd576fc20de6693c2119"),
+                ("train", "de", "cb5a23529b65ec2061f1dc446192a9c37382b63cc75f81a0be59d34894b3a505"),
+                ("val", "en", "46573ce391ae227f1c72f873392436a20ef18e0a6d518098cfbd70b77c8572ec"),
+                ("val", "de", "97232bd273eceb7207f689527386a97e4be2616b18ada47576bdaf96c8ae1f00"),
+                ("test_2016_flickr", "en", "5b7f32627cf99eced828311b955dae9800bb52bc8b91cf8b6526829e605b29d2"),
+                ("test_2016_flickr", "de", "c6a33d39d48f9f510de147651316cd9d918e09ad0219df734a2f16b6baccacc4"),
+            )
+        },
     ),
 }
 
@@ -164,15 +179,26 @@ def _lines(dataset: Dataset, name: str, downloads: Path, address: str) -> Iterat
             archive = downloads / part.path.replace("/", "_")
             if not archive.exists():
                 _download(f"{address.rstrip('/')}/{part.path}", archive)
+            wanted = dataset.digests.get(part.path)
+            if wanted and hashlib.sha256(archive.read_bytes()).hexdigest() != wanted:
+                raise InputError(f"{archive} is not the published file (its SHA-256 is another): delete it, try again")
             yield from _read(archive, part.member)
 
 
 def _download(url: str, path: Path) -> None:
+    """Download a file; one that ends early does not count."""
     print(f"{url} -> {path}", flush=True)
     try:
         with urllib.request.urlopen(url, timeout=60) as source, replace_atomically(path, "wb") as target:
             shutil.copyfileobj(source, target, 1 << 20)
-    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+            wanted, size = source.headers["Content-Length"], target.tell()
+            if wanted is None and not getattr(source, "chunked", False):  # the end of chunks is marked
+                raise InputError(f"{url} has no length, so a part of it would pass for all: save it yourself as {path}")
+            if wanted is not None and size != int(wanted):
+                raise InputError(
+                    f"{url} ended after {size} of {wanted} bytes: try again, or give a mirror by --address"
+                )
+    except (urllib.error.URLError, TimeoutError, ConnectionError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         raise InputError(f"{url} cannot be read ({reason}): try again, or give a mirror by --address") from error
 

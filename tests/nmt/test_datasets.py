@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import http.server
 import io
+import re
 import tarfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -74,6 +78,59 @@ def test_refusals(tmp_path: Path) -> None:
     missing = dataclasses.replace(dataset, parts=[Part("u.en", "x.tgz", "u"), Part("u.de", "x.tgz", "v")])
     with pytest.raises(InputError, match="has no u"):
         fetch(missing, str(tmp_path / "out"))
+
+
+class Server(http.server.BaseHTTPRequestHandler):
+    """Sends a text, but its connection ends early, or says nothing of its length, as the path asks."""
+
+    def do_GET(self) -> None:
+        kind = self.path.rpartition("/")[2]
+        self.send_response(200)
+        if kind == "chunked.en":
+            self.protocol_version = "HTTP/1.1"
+            self.send_header("Transfer-Encoding", "chunked")
+        elif kind != "silent.en":
+            self.send_header("Content-Length", "99" if kind == "half.en" else "4")
+        self.end_headers()
+        self.wfile.write(b"4\r\nab\n" if kind == "chunked.en" else b"a\nb\n")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("half.en", "half.en ended after 4 of 99 bytes: try again"),
+        ("silent.en", "silent.en has no length, so a part of it would pass for all"),
+        ("chunked.en", "chunked.en cannot be read .IncompleteRead.*: try again"),
+        ("known.en", "known.en is not the published file .its SHA-256 is another.: delete it"),
+        ("whole.en", ""),
+    ],
+)
+def test_half_a_file_does_not_count_as_whole(tmp_path: Path, name: str, message: str) -> None:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    parts = [Part("vocab.en", name), Part("vocab.de", "whole.de")]
+    address = f"http://127.0.0.1:{server.server_address[1]}"
+    dataset = Dataset(address, parts, ("en", "de"), False, "", {"known.en": "0" * 64})
+    try:
+        with pytest.raises(InputError, match=message) if message else contextlib.nullcontext():
+            fetch(dataset, str(tmp_path))
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert (tmp_path / "vocab.en").exists() == (not message)
+    assert [path.name for path in (tmp_path / "downloads").iterdir() if name in path.name] == [name] * (
+        name in ("known.en", "whole.en")
+    )
+
+
+def test_the_published_files_are_known() -> None:
+    """Those of Multi30k, at a commit, are the ones that results were measured with."""
+    dataset = DATASETS["multi30k"]
+    assert set(dataset.digests) == {part.path for part in dataset.parts} and len(set(dataset.digests.values())) == 6
+    assert re.search(r"/[0-9a-f]{40}$", dataset.address)
 
 
 @pytest.mark.parametrize("name", DATASETS)
