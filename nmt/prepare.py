@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import IO
 
 from nmt.core.errors import InputError
-from nmt.core.files import make_directory, replace_atomically, unwritable
+from nmt.core.files import make_directory, put_in_place, replace_atomically, unwritable
 from nmt.core.interruption import termination_is_raised
 from nmt.core.parallel import Mapping, cores, pieces, processes
 from nmt.core.scratch import scratch_folder
@@ -219,7 +219,7 @@ def prepare(
         for text in written:
             _publish(scratch / text.file_name, directory / text.file_name, compress)
             if recipe.raw and not text.is_training:
-                _move(scratch / RAW / text.file_name, make_directory(directory / RAW) / text.file_name)
+                put_in_place(scratch / RAW / text.file_name, make_directory(directory / RAW) / text.file_name)
         # Last: it says that the other files are complete.
         write_record(directory, recipe, [text.file_name for text in written])
     of = dict(zip((src, tgt), vocabularies, strict=True))
@@ -517,15 +517,8 @@ def _publish(source: Path, target: Path, compress: bool) -> None:
                 writer.write(part)
             writer.close()
     else:
-        _move(source, target)
+        put_in_place(source, target)
     (target if compress else compressed).unlink(missing_ok=True)
-
-
-def _move(source: Path, target: Path) -> None:
-    """Give a file its final name, after its contents are on the disk."""
-    with open(source, "rb") as file:
-        os.fsync(file.fileno())
-    os.replace(source, target)
 
 
 def _marks_notice(text: _Text) -> str:

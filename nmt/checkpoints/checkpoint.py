@@ -22,7 +22,7 @@ from typing import Any
 import tensorflow as tf
 
 from nmt.core.errors import InputError, reason_of
-from nmt.core.files import make_directory, remove_unfinished, replace_atomically
+from nmt.core.files import make_directory, put_in_place, remove_unfinished, replace_atomically
 
 NAME = "translate.ckpt"
 _STATE = "checkpoint"
@@ -92,8 +92,7 @@ class Checkpoints:
             unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self.directory))
             write(unfinished / name)
             for part in _files_of(unfinished / name):  # the index is last
-                _flush(part)
-                os.replace(part, self.directory / part.name)
+                put_in_place(part, self.directory / part.name)
         except (OSError, tf.errors.OpError) as error:
             raise InputError(
                 f"{final} cannot be written ({reason_of(error)}): free or choose another disk. Earlier checkpoints "
@@ -305,8 +304,3 @@ def _files_of(path: Path) -> list[Path]:
 
 def _ending(part: Path, path: str) -> str:
     return part.name[len(os.path.basename(path)) :]
-
-
-def _flush(path: Path) -> None:
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())

@@ -2,14 +2,16 @@
 
 A reader, or a run that restarts after a crash, sees either the old content or the new content, never a part. The
 content is written to a temporary file in the same directory and flushed to the disk. Then the file is renamed to the
-target's name, which is atomic on POSIX (rename(2)).
+target's name, which is atomic on POSIX (rename(2)), and gets its permissions.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
+import stat
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -45,14 +47,28 @@ def replace_atomically(path: str | os.PathLike[str], mode: str = "w") -> Iterato
     # Mode "x" respects the user's umask; the module tempfile would give access to the owner only.
     file = _open(temporary, mode.replace("w", "x"), target)
     try:
-        with _telling(target), file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
+        with _telling(target):
+            with file:
+                if target.exists():  # a file that others may not read stays so
+                    os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
+                yield file
+            put_in_place(temporary, target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def put_in_place(finished: Path, target: Path) -> None:
+    """Give a file its final name, after its contents are on the disk; then the name is, too."""
+    with open(finished, "rb") as file:
+        os.fsync(file.fileno())
+    os.replace(finished, target)
+    with contextlib.suppress(OSError):  # some file systems cannot do it for a directory
+        directory = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:

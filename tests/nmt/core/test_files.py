@@ -42,6 +42,22 @@ def test_permissions_are_those_of_an_ordinary_new_file(tmp_path: Path) -> None:
     assert len(modes) == 1
 
 
+def test_permissions_of_a_file_stay_and_its_name_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The temporary file has them before anything is written into it."""
+    flushed: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda file: flushed.append(os.readlink(f"/proc/self/fd/{file}")))
+    (tmp_path / "own").write_text("")
+    for mode in (0o600, 0o444):
+        (tmp_path / "own").chmod(mode)
+        with replace_atomically(tmp_path / "own") as file:
+            assert stat.S_IMODE(os.fstat(file.fileno()).st_mode) == mode
+            file.write("x")
+        assert stat.S_IMODE((tmp_path / "own").stat().st_mode) == mode
+        assert ".own." in flushed[-2] and flushed[-1] == str(tmp_path)
+
+
 def test_a_missing_directory_is_the_users_error(tmp_path: Path) -> None:
     with (
         pytest.raises(InputError, match="no/file.txt: cannot be written"),

@@ -157,3 +157,12 @@ def test_all_ranks_learn_of_it(lock: Path) -> None:
     assert all(isinstance(error, CollectiveError) for error in errors)
     assert [error.is_mine for error in errors] == [True, False, False]
     assert "in use by process" in str(errors[0])
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    """In a folder that others may write to, it could name any file of this user."""
+    (tmp_path / "precious").write_text("")
+    (tmp_path / "lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(InputError, match="lock: cannot be written"), hold(tmp_path / "lock", "a", "b"):
+        pass
+    assert (tmp_path / "lock").is_symlink() and (tmp_path / "precious").read_text() == ""
