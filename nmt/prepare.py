@@ -199,7 +199,7 @@ def prepare(
     directory = Path(out_dir)
     texts = _texts(train_prefix, apply, (src, tgt))
     written = texts if recipe.changes_words or recipe.subwords else []
-    _check_outputs(texts, written, recipe, directory)
+    _check_outputs(texts, written, recipe, directory, like)
     # New processes first: they do not hold the scratch folder's lock then.
     with _mapping(texts, processes, spm is not None) as mapping, _scratch(directory) as scratch:
         counts = WordCounts(scratch)
@@ -244,7 +244,8 @@ def _known(like: str, asked: Recipe, other: dict[str, bool]) -> Preparation:
       InputError: there is none, or its languages are others, or an option contradicts it.
     """
     if (known := read_preparation(like)) is None:
-        raise InputError(f"--like={like} has no record of a preparation: give an out_dir of nmt.prepare")
+        what = "has no record of a preparation" if os.path.isdir(like) else "is no directory"
+        raise InputError(f"--like={like} {what}: give an out_dir of nmt.prepare, or the directory preparation of a run")
     if (known.recipe.src, known.recipe.tgt) != (asked.src, asked.tgt):
         raise InputError(
             f"--src={asked.src} --tgt={asked.tgt} are not the languages of --like={like}, which are "
@@ -302,7 +303,9 @@ def _listed(prefixes: str) -> list[str]:
     return [prefix.strip() for prefix in prefixes.split(",") if prefix.strip()]
 
 
-def _check_outputs(texts: Sequence[_Text], written: Sequence[_Text], recipe: Recipe, directory: Path) -> None:
+def _check_outputs(
+    texts: Sequence[_Text], written: Sequence[_Text], recipe: Recipe, directory: Path, like: str | None
+) -> None:
     """Check that no file would be lost.
 
     Args:
@@ -310,6 +313,7 @@ def _check_outputs(texts: Sequence[_Text], written: Sequence[_Text], recipe: Rec
       written: those that are written into the directory.
       recipe: what is done.
       directory: output directory.
+      like: directory whose vocabularies and subwords are taken.
 
     Raises:
       InputError: two inputs have one output, an output is an input, or a text that was prepared before is left.
@@ -331,11 +335,13 @@ def _check_outputs(texts: Sequence[_Text], written: Sequence[_Text], recipe: Rec
                 f"{given} would be overwritten by the output {output}; choose another --out_dir than {directory}"
             )
     again = {text.file_name for text in written}
+    alike = like is not None and os.path.realpath(like) == os.path.realpath(directory)
+    why = "the new record would not name it" if alike else "would not fit the new files there"
     for name in recorded_texts(directory):
         if name not in again and os.path.exists(found(os.fspath(directory / name))):
             raise InputError(
-                f"{directory / name} was prepared before and would not fit the new files there: name its text in "
-                "--apply, remove it, or choose another --out_dir"
+                f"{directory / name} was prepared before and {why}: name its text in --apply, remove it, or choose "
+                "another --out_dir"
             )
 
 
@@ -523,12 +529,10 @@ def _publish(source: Path, target: Path, compress: bool) -> None:
 
 def _marks_notice(text: _Text) -> str:
     found = [f"{mark} {text.counts[mark]} times" for mark in (SOS, EOS) if text.counts[mark]]
-    if not found:
-        return ""
-    return (
-        f"{text.file_name} has {' and '.join(found)} as words. The model marks sentences with them, so it reads {UNK} "
-        "there. If they matter, write them in another way"
+    said = (
+        f"{text.file_name} has {' and '.join(found)} as words. The model marks sentences with them, so it reads {UNK}"
     )
+    return f"{said} there. If they matter, write them in another way" * bool(found)
 
 
 def _raw_notice(text: _Text) -> str:
@@ -569,7 +573,7 @@ class PrepareOptions(TrainingText):
     share_vocab: bool = option(False, "One vocabulary of both languages; training takes this over from the record.")
     all_subwords: bool = option(
         False,
-        "With --bpe: all units that BPE can produce, for nmt.nmt --src_bpe_dropout, --tgt_bpe_dropout.",
+        "With --bpe: all units that BPE can produce, for nmt.nmt --src_bpe_dropout --tgt_bpe_dropout.",
     )
     like: str | None = option(
         None, "Directory of prepared texts whose vocabularies, subwords and recipe are taken; nothing is learnt."

@@ -29,7 +29,7 @@ from nmt.options.hparams_file import HPARAMS, read_saved
 from nmt.options.option import NOT_NEGATIVE, option
 from nmt.reporting.page import Attention, page
 from nmt.reporting.run_facts import HISTORY, SAMPLED, RunFacts, read_run, read_samples
-from nmt.runs.program import run_on_ranks
+from nmt.runs.program import run_on_ranks, spelled
 from nmt.runs.tfdist_ranks import Processes
 from nmt.runs.trained_model import find, recorded_directory
 from nmt.runs.translation_run import load
@@ -46,6 +46,7 @@ class ReportOptions:
     """Command-line options of `nmt.report`."""
 
     title: ClassVar[str] = "options"
+    SPELT: ClassVar[dict[str, str | None]] = {"ckpt": "runs", "out_dir": "runs", "attention": None}
 
     runs: str | None = option(None, "Directories of runs, separated by commas, or as arguments.", required=True)
     output: str | None = option(None, "File of the page; unset: report.html in the first run's directory.")
@@ -123,12 +124,12 @@ def _path(directory: str, settings: Mapping[str, Any], option: str, side: str) -
 
 
 def _tell_left_out(part: str, error: Exception) -> None:
-    print(f"report: {part} are left out: {error}", file=sys.stderr, flush=True)
+    print(spelled(f"report: {part} are left out: {error}", ReportOptions), file=sys.stderr, flush=True)
 
 
 def _attentions(options: ReportOptions, run: RunFacts, ranks: Processes) -> list[Attention]:
     """Return the attention of some translations; [] for a model without attention, and without short sentences."""
-    config, saved = call_on_root(ranks, lambda: find(options.directories[0], {}))
+    config, saved = call_on_root(ranks, lambda: find(options.directories[0], {}, "runs"))
     lines = call_on_root(ranks, lambda: _prepared(run))
     if not config.attends or not lines:
         return []

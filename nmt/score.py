@@ -53,6 +53,7 @@ class ScoreOptions:
     """Command-line options of `nmt.score`."""
 
     title: ClassVar[str] = "options"
+    SPELT: ClassVar[dict[str, str]] = {"ckpt": "model"}
 
     model: str | None = option(None, "Directory of the run, or checkpoint; several form an ensemble.")
     source: str | None = option(None, "Source sentences, for a model.")
@@ -125,7 +126,7 @@ def _by_model(options: ScoreOptions, ranks: Processes) -> None:
             sources = [preparation.tokens(line, str(config.src)) for line in sources]
             targets = [preparation.tokens(line, str(config.tgt)) for line in targets]
         for number, line in zip(part, sources, strict=True):
-            tell_cut("score", corpus.src.path, number + 1, line, config.src_max_len_infer)
+            tell_cut("score", corpus.src.path, number + 1, line, config.src_max_len_infer, "the run's ")
         found = model.log_probabilities(sources, targets)
         return [([*split(line), config.eos], one) for line, one in zip(targets, found, strict=True)]
 

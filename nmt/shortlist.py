@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from nmt.core.errors import InputError
-from nmt.core.files import check_no_input, check_writable, make_directory, replace_atomically
+from nmt.core.files import check_no_input, make_directory, replace_atomically
 from nmt.options.command import TrainingText, run
 from nmt.options.option import POSITIVE, option
 from nmt.text.corpus import open_parallel
@@ -70,42 +70,40 @@ def make_shortlist(
     Raises:
         InputError: a file cannot be read or written, or the text does not fit the vocabularies.
     """
-    _check(out_file, [f"{prefix}.{suffix}" for prefix in (train_prefix, vocab_prefix) for suffix in (src, tgt)])
-    corpus = open_parallel(f"{train_prefix}.{src}", f"{train_prefix}.{tgt}")
-    vocabularies = [
-        checked_vocabulary(f"{vocab_prefix}.{suffix}", None, sos, eos, check_special_token=check_special_token)
-        for suffix in (src, src if share_vocab else tgt)
-    ]
-    numbers = np.unique(np.linspace(0, len(corpus) - 1, min(pairs, len(corpus))).astype(int))
-    sides = list(zip((corpus.src, corpus.tgt), vocabularies, strict=True))
-    sources, targets = ([words.encode(split(text.line(number))) for number in numbers] for text, words in sides)
-    unknown = [sum(int((ids == 0).sum()) for ids in side) / max(1, sum(map(len, side))) for side in (sources, targets)]
-    targets = [ids[ids > 0] for ids in targets]  # a search may always write the unknown word
-    counts = np.bincount(np.concatenate(targets))
-    if not counts.size:
-        raise InputError(
-            f"{corpus.tgt.path} has no word of {vocabularies[1].path}: give the text that the vocabularies were made "
-            "from, in its subwords"
-        )
-    usual = np.argsort(-counts, kind="stable")[: min(frequent, np.count_nonzero(counts))]
-    found = word_translations(sources, targets).best(candidates, _LEAST)
-    (source_words, target_words), lines = (one.words for one in vocabularies), {eos: [*vocabularies[1].decode(usual)]}
-    for source, target in zip(found.sources.tolist(), found.targets.tolist(), strict=True):
-        lines.setdefault(source_words[source], []).append(target_words[target])
-    with replace_atomically(out_file) as file:
-        file.writelines(" ".join([word, *others]) + "\n" for word, others in lines.items())
-    told = (f"{100 * share:.2f} % of {text.path}" for share, (text, _) in zip(unknown, sides, strict=True))
-    return (
-        f"{os.fspath(out_file)}: {len(lines)} words of {len(source_words)}, from {len(numbers)} sentence pairs; "
-        f"unknown are {' and '.join(told)}"
-    )
-
-
-def _check(out_file: str | os.PathLike[str], inputs: Sequence[str]) -> None:
-    """Raise InputError if the file cannot be written, or is one of the inputs."""
     make_directory(Path(out_file).parent)
+    inputs = [f"{prefix}.{suffix}" for prefix in (train_prefix, vocab_prefix) for suffix in (src, tgt)]
     check_no_input("out_file", out_file, inputs)
-    check_writable(out_file)
+    with replace_atomically(out_file) as file:  # before the work: it may not be writable
+        corpus = open_parallel(f"{train_prefix}.{src}", f"{train_prefix}.{tgt}")
+        vocabularies = [
+            checked_vocabulary(f"{vocab_prefix}.{suffix}", None, sos, eos, check_special_token=check_special_token)
+            for suffix in (src, src if share_vocab else tgt)
+        ]
+        numbers = np.unique(np.linspace(0, len(corpus) - 1, min(pairs, len(corpus))).astype(int))
+        sides = list(zip((corpus.src, corpus.tgt), vocabularies, strict=True))
+        sources, targets = ([words.encode(split(text.line(number))) for number in numbers] for text, words in sides)
+        unknown = [
+            sum(int((ids == 0).sum()) for ids in side) / max(1, sum(map(len, side))) for side in (sources, targets)
+        ]
+        targets = [ids[ids > 0] for ids in targets]  # a search may always write the unknown word
+        counts = np.bincount(np.concatenate(targets))
+        if not counts.size:
+            raise InputError(
+                f"{corpus.tgt.path} has no word of {vocabularies[1].path}: give the text that the vocabularies were "
+                "made from, in its subwords"
+            )
+        usual = np.argsort(-counts, kind="stable")[: min(frequent, np.count_nonzero(counts))]
+        found = word_translations(sources, targets).best(candidates, _LEAST)
+        source_words, target_words = (one.words for one in vocabularies)
+        lines = {eos: [*vocabularies[1].decode(usual)]}
+        for source, target in zip(found.sources.tolist(), found.targets.tolist(), strict=True):
+            lines.setdefault(source_words[source], []).append(target_words[target])
+        file.writelines(" ".join([word, *others]) + "\n" for word, others in lines.items())
+        told = (f"{100 * share:.2f} % of {text.path}" for share, (text, _) in zip(unknown, sides, strict=True))
+        return (
+            f"{os.fspath(out_file)}: {len(lines)} words of {len(source_words)}, from {len(numbers)} sentence pairs; "
+            f"unknown are {' and '.join(told)}"
+        )
 
 
 @dataclass(frozen=True)

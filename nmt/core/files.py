@@ -71,20 +71,6 @@ def put_in_place(finished: Path, target: Path) -> None:
             os.close(directory)
 
 
-def check_writable(path: str | os.PathLike[str]) -> None:
-    """Check that `replace_atomically` can write a file; the file is not changed.
-
-    Raises:
-      InputError: the file cannot be written.
-    """
-    if os.path.isdir(path):
-        raise InputError(unwritable(path, IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))))
-    if not os.path.exists(path) or os.path.isfile(path):  # opening a pipe would wait for its reader
-        target, temporary = _names(path)
-        _open(temporary, "x", target).close()
-        temporary.unlink()
-
-
 def check_no_input(flag: str, output: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]]) -> None:
     """Check that an output is no input; a text may be compressed, with ".gz" after its name.
 

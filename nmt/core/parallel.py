@@ -11,7 +11,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from nmt.core.errors import InputError
 
@@ -66,29 +66,23 @@ def processes(number: int, apart: bool = False) -> Iterator[Mapping]:
 
         def ordered(function: Callable[[Piece], Result], pieces: Iterable[Piece]) -> Iterator[Result]:
             iterator, free, busy = iter(pieces), deque(workers), deque[Connection]()
-            while True:
-                for piece in itertools.islice(iterator, len(free)):
-                    busy.append(free.popleft())
-                    _told(busy[-1].send, (function, piece))
-                if not busy:
-                    return
-                free.append(busy.popleft())
-                result, error, trace = _told(free[-1].recv)
-                if error:
-                    raise error from RuntimeError(trace)
-                yield result
+            try:
+                while True:
+                    for piece in itertools.islice(iterator, len(free)):
+                        busy.append(free.popleft())
+                        busy[-1].send((function, piece))
+                    if not busy:
+                        return
+                    free.append(busy.popleft())
+                    result, error, trace = free[-1].recv()
+                    if error:
+                        raise error from RuntimeError(trace)
+                    yield result
+            except (EOFError, ConnectionError):
+                told = "one of the processes was killed, perhaps because memory was short: give a smaller --processes"
+                raise InputError(told) from None
 
         yield ordered
-
-
-def _told(call: Callable[..., Result], *arguments: object) -> Result:
-    """Send or receive. Raises InputError if the other process has ended."""
-    try:
-        return call(*arguments)
-    except (EOFError, ConnectionError):
-        raise InputError(
-            "one of the processes was killed, perhaps because memory was short: give a smaller --processes"
-        ) from None
 
 
 def _work(work: Connection, others: Sequence[Connection], signals: Iterable[int]) -> None:
@@ -101,12 +95,12 @@ def _work(work: Connection, others: Sequence[Connection], signals: Iterable[int]
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             function, piece = work.recv()
+            answer: tuple[Any, Exception | None, str]
             try:
-                work.send((function(piece), None, ""))
-            except ConnectionError:
-                raise
+                answer = function(piece), None, ""
             except Exception as error:
-                work.send((None, error, traceback.format_exc()))
+                answer = None, error, traceback.format_exc()
+            work.send(answer)
 
 
 def pieces(items: Iterable[Piece], size: int) -> Iterator[list[Piece]]:

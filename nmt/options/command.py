@@ -63,6 +63,7 @@ def exit_code(
     ranks: Ranks = ONE_PROCESS,
     abort: Callable[[str], Any] | None = None,
     speaker: str = "",
+    spell: Callable[[str], str] = str,
 ) -> int:
     """Call `work`, report a user's mistake, and return the exit code of this rank.
 
@@ -72,6 +73,7 @@ def exit_code(
         ranks: the ranks that run `work` together.
         abort: function that ends all ranks with a message; None only for one rank.
         speaker: prefix of the messages.
+        spell: function that makes a message for this program.
     """
 
     def tell(message: str) -> int:
@@ -90,11 +92,11 @@ def exit_code(
         return INTERRUPTED
     except CollectiveError as error:
         if error.is_mine:
-            tell(f"{speaker}{error}")
+            tell(spell(f"{speaker}{error}"))
         ranks.barrier()  # a launcher may kill the other ranks as soon as one rank exits with an error
         return 1
     except (InputError, OSError) as error:
-        message = str(error)
+        message = spell(str(error))
         if isinstance(error, OSError) and error.errno in DISK_FULL:
             message = unwritable(error.filename or "standard output", error)
         # The error is on this rank alone. The other ranks wait for it in a collective and must be ended.

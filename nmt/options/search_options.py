@@ -16,6 +16,7 @@ class SearchOptions:
     """Options of the model and of the search; an unset option is the run's."""
 
     title: ClassVar[str] = "model and search"
+    SPELT: ClassVar[dict[str, str]] = {"ckpt": "model", "num_translations_per_input": "n_best"}
     PASSED_ON: ClassVar[Sequence[str]] = (
         "beam_width",
         "length_penalty_weight",

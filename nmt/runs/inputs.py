@@ -108,15 +108,15 @@ def _by_preset(config: Config, option: str) -> str:
 
 def _read_vocabulary(config: Config, saved: Mapping[str, Any], suffix: str, writes: bool) -> Vocabulary:
     path = f"{config.vocab_prefix}.{suffix}"
-    if config.share_vocab and not os.path.exists(path):
-        raise InputError(
-            f"{path} cannot be read, and {_joint(config)} reads it for both sides: make it with nmt.prepare "
-            "--share_vocab, or give --noshare_vocab --tie_embeddings=none"
-        )
     if not os.path.exists(path) and not os.path.isabs(path) and config.vocab_prefix == saved.get("vocab_prefix"):
         raise InputError(
             f"{path} cannot be read. The model's settings have this path relative to the directory where its training "
             f"was started; this directory is {os.getcwd()}. Start in that directory, or give --vocab_prefix"
+        )
+    if config.share_vocab and not os.path.exists(path):
+        raise InputError(
+            f"{path} cannot be read, and {_joint(config)} reads it for both sides: make it with nmt.prepare "
+            "--share_vocab, or give --noshare_vocab --tie_embeddings=none"
         )
     out_dir, check = config.out_dir if writes else None, config.check_special_token
     return checked_vocabulary(path, out_dir, config.sos, config.eos, check_special_token=check)

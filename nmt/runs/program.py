@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -9,8 +11,9 @@ import tensorflow as tf
 
 from nmt.core.ranks import call_on_root
 from nmt.options.command import exit_code
+from nmt.options.config import FIELDS
 from nmt.options.flags import asks_for_help, help_text, parse
-from nmt.options.option import check_each
+from nmt.options.option import check_each, options_of
 from nmt.runs.tfdist_ranks import Processes
 
 Options = TypeVar("Options")
@@ -23,6 +26,27 @@ def start() -> Processes:
     ranks = Processes()
     ranks.take_cores()
     return ranks
+
+
+def spelled(message: str, options: Any) -> str:
+    """Return a message that names options of `nmt.nmt` as a program with other options spells them.
+
+    An option that the program has not is one of the run, which a training has saved. Flags in a command stay.
+
+    Args:
+        message: text with options as `--name`.
+        options: dataclass of the program's options. Its `SPELT` has names that are others here, and None for a name
+            with another meaning here.
+    """
+    names: dict[str, str | None] = {name: name for name in options_of(options)} | getattr(options, "SPELT", {})
+
+    def flag(found: re.Match[str]) -> str:
+        if not {found[1], str(found[1]).removeprefix("no")} & FIELDS.keys():
+            return found[0]
+        name = names.get(found[1])
+        return f"--{name}" if name else f"the run's {found[1]}"
+
+    return re.sub(r"nmt\.\w+(?: --[\w=]+)+|--(\w+)", flag, message)
 
 
 def run_on_ranks(
@@ -59,4 +83,4 @@ def run_on_ranks(
         if made is not None:
             command(made, ranks)
 
-    return exit_code(work, ranks, ranks.abort, speaker=f"{speaker}: ")
+    return exit_code(work, ranks, ranks.abort, f"{speaker}: ", functools.partial(spelled, options=kind))

@@ -62,9 +62,6 @@ class SearchSettings:
         ban_unk_token: whether the unknown word is never written.
         shortlist: path of a file with the possible target words of each source word; None allows all words.
         subword_option: notation of the subwords that are joined into words: "", "bpe" or "spm".
-
-    Raises:
-        ValueError: an unknown mode, or a mode without the number that it needs.
     """
 
     infer_mode: str | None = None
@@ -81,21 +78,6 @@ class SearchSettings:
     ban_unk_token: bool = False
     shortlist: str | None = None
     subword_option: str = ""
-
-    def __post_init__(self) -> None:
-        """Raise ValueError for invalid settings."""
-        if self.mode not in MODES:
-            raise ValueError(f"infer_mode is {self.infer_mode!r}; it must be one of {', '.join(map(repr, MODES))}")
-        if self.mode == "beam_search" and self.beam_width < 1:
-            raise ValueError(f"beam_width is {self.beam_width}; beam search needs at least 1")
-        if self.mode == "sample" and self.sampling_temperature <= 0:
-            raise ValueError(f"sampling_temperature is {self.sampling_temperature}; sampling needs more than 0")
-        if self.translations_per_input < 1:
-            raise ValueError(f"translations_per_input is {self.translations_per_input}; it must be at least 1")
-        if self.tgt_max_len and self.min_length >= self.tgt_max_len:
-            raise ValueError(
-                f"min_length is {self.min_length}; with the end mark it must be at most tgt_max_len, {self.tgt_max_len}"
-            )
 
     @property
     def mode(self) -> str:
@@ -324,10 +306,10 @@ def _key(ids: np.ndarray) -> int:
     return int.from_bytes(hashlib.sha256(ids.tobytes()).digest(), "big")
 
 
-def tell_cut(speaker: str, path: str, number: int, line: str, most: int | None) -> None:
+def tell_cut(speaker: str, path: str, number: int, line: str, most: int | None, whose: str = "--") -> None:
     """Warn on standard error if a source, line `number` of a file, has more tokens than the model is given."""
     if most and len(tokens := split(line)) > most:
-        told = f"{path}, line {number} has {len(tokens)} tokens and is cut to {most} (--src_max_len_infer)"
+        told = f"{path}, line {number} has {len(tokens)} tokens and is cut to {most} ({whose}src_max_len_infer)"
         print(f"{speaker}: {told}", file=sys.stderr, flush=True)
 
 

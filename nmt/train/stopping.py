@@ -24,14 +24,6 @@ class Stop(Protocol):
         """Return whether training must end; after each step, the answer is the same on all ranks."""
 
 
-class NoStop:
-    """Source that never requests an end of training."""
-
-    def asked(self) -> bool:
-        """Return False."""
-        return False
-
-
 class StopBySignal:
     """SIGTERM, SIGUSR1 or SIGINT to any rank stops all ranks after the same step; a second SIGINT ends at once.
 

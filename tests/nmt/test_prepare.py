@@ -252,8 +252,10 @@ def test_a_text_that_would_not_be_made_again(toy: Path) -> None:
     prepare(*arguments, apply=[f"{toy}/in/dev"], casing="lower", compress=True)
     with pytest.raises(InputError, match="out/dev.en was prepared before .* name its text in --apply, remove it, or"):
         prepare(*arguments, casing="lower")
-    with pytest.raises(InputError, match="out/train.en was prepared before"):
+    with pytest.raises(InputError, match="out/train.en was prepared before and the new record would not name it: name"):
         prepare(f"{toy}/in/dev", "en", "de", toy / "out", like=f"{toy}/out")
+    both = {"apply": [f"{toy}/in/dev"], "like": f"{toy}/out"}
+    assert "looks raw" not in str(prepare(*arguments, **both))  # type: ignore[arg-type]
     prepare(*arguments, apply=[f"{toy}/in/dev", f"{toy}/in/new"], casing="lower")
     for path in (toy / "out").glob("dev.*"):
         path.unlink()
@@ -390,6 +392,7 @@ def test_other_text_like_that_of_a_directory(numbers: Path) -> None:
     ("options", "message"),
     [
         ({"like": "in"}, "--like=in has no record of a preparation"),
+        ({"like": "none"}, "--like=none is no directory: give an out_dir of nmt.prepare, or the directory preparation"),
         ({"src": "de", "tgt": "en"}, "are not the languages of --like=out, which are en and de"),
         ({"bpe": 5}, "takes everything from there: leave --bpe or --spm out"),
         ({"casing": "lower"}, "leave --casing out"),

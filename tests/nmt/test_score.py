@@ -66,7 +66,7 @@ def test_a_source_that_is_cut_is_told(raw_run: Path, tmp_path: Path, capsys: pyt
     (tmp_path / "two").write_text("a\na a a\n")
     files = [f"--source={tmp_path}/two", f"--target={tmp_path}/two", "--format=tokens"]
     code, _, told = scored(capsys, f"--model={tmp_path}/run", *files)
-    assert code == 0 and told.startswith(f"score: {tmp_path}/two, line 2 has 3 tokens and is cut to 2 (--src_max_len")
+    assert code == 0 and told.startswith(f"score: {tmp_path}/two, line 2 has 3 tokens and is cut to 2 (the run's src_m")
 
 
 def test_a_run_with_another_search(raw_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

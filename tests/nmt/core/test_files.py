@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nmt.core.errors import InputError
-from nmt.core.files import append, check_writable, make_directory, replace_atomically
+from nmt.core.files import append, make_directory, replace_atomically
 
 
 def test_new_content_appears_at_the_end_of_the_block(tmp_path: Path) -> None:
@@ -126,19 +126,3 @@ def test_a_full_disk_is_told_with_the_file(tmp_path: Path) -> None:
 def test_the_error_of_another_file_is_not_taken_for_this_ones(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="missing"), replace_atomically(tmp_path / "out.txt"):
         (tmp_path / "missing").read_text()
-
-
-def test_whether_a_file_can_be_written(tmp_path: Path) -> None:
-    (tmp_path / "old").write_text("before")
-    for name in ("old", "new", "/dev/null"):
-        check_writable(tmp_path / name)
-    assert [path.name for path in tmp_path.iterdir()] == ["old"]
-    assert (tmp_path / "old").read_text() == "before"
-    for path, reason in (
-        (tmp_path, "Is a directory"),
-        (tmp_path / "missing" / "new", "choose a directory that exists"),
-    ):
-        with pytest.raises(InputError, match=reason):
-            check_writable(path)
-    os.mkfifo(tmp_path / "pipe")
-    check_writable(tmp_path / "pipe")  # does not wait until another process reads the pipe

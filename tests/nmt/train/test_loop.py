@@ -20,7 +20,7 @@ from nmt.train.evaluation import NullEvaluation
 from nmt.train.loop import EvaluationIntervals, Window, train
 from nmt.train.plateau import NoDecay
 from nmt.train.step import StepResult
-from nmt.train.stopping import NoStop, Stop
+from nmt.train.stopping import Stop
 
 
 class FakeStep:
@@ -99,6 +99,13 @@ class StopAfter:
     def asked(self) -> bool:
         self._left -= 1
         return self._left == 0
+
+
+class NoStop:
+    """A run that nobody stops."""
+
+    def asked(self) -> bool:
+        return False
 
 
 def run(

@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from nmt.core.ranks import OneProcess
-from nmt.train.stopping import NoStop, StopBySignal
+from nmt.train.stopping import StopBySignal
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
@@ -20,7 +20,6 @@ def test_a_signal_to_this_process(number: signal.Signals) -> None:
         os.kill(os.getpid(), number)
         assert stop.asked() and stop.asked()
     assert signal.getsignal(number) == before
-    assert not NoStop().asked()
 
 
 def test_a_second_ctrl_c_ends_at_once(capfd: pytest.CaptureFixture[str]) -> None:
