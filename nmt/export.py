@@ -15,9 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +26,7 @@ import tensorflow as tf
 from nmt.core.errors import InputError, reason_of
 from nmt.core.files import make_directory
 from nmt.core.ranks import call_on_root
+from nmt.core.scratch import scratch_folder
 from nmt.options.config import Config
 from nmt.options.derived_settings import RunSettings
 from nmt.options.option import option
@@ -85,28 +84,25 @@ def _write(options: ExportOptions, settings: RunSettings, trained: Trained, rank
         lines = v1.placeholder(tf.string, [None], "lines")
         texts, scores = string_translations(trained.weights.translator, trained.vocabularies, settings.search, lines)
         outputs = {"translations": texts} | ({} if scores is None else {"scores": tf.cast(scores, tf.float32)})
-        parent, scratch = make_directory(target.absolute().parent), None
+        parent, scratch = make_directory(target.absolute().parent), target
         try:
-            scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=parent))
-            builder = v1.saved_model.Builder(os.fspath(scratch / "model"))
-            signature = v1.saved_model.predict_signature_def({"lines": lines}, outputs)
-            builder.add_meta_graph_and_variables(
-                session, [tf.saved_model.SERVING], {tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY: signature},
-                main_op=v1.tables_initializer(),
-            )  # fmt: skip
-            builder.save()
-            copy_preparation(settings.config.vocab_prefix, scratch / "model" / "assets.extra")
-            os.rename(scratch / "model", target)
+            with scratch_folder(parent, f".nmt-export-{target.name}-") as scratch:
+                builder = v1.saved_model.Builder(os.fspath(scratch / "model"))
+                signature = v1.saved_model.predict_signature_def({"lines": lines}, outputs)
+                builder.add_meta_graph_and_variables(
+                    session, [tf.saved_model.SERVING], {tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY: signature},
+                    main_op=v1.tables_initializer(),
+                )  # fmt: skip
+                builder.save()
+                copy_preparation(settings.config.vocab_prefix, scratch / "model" / "assets.extra")
+                os.rename(scratch / "model", target)
         except (OSError, tf.errors.OpError) as error:
-            reason = error.strerror if isinstance(error, OSError) else reason_of(error)
-            reason = str(reason).replace(os.fspath(scratch), os.fspath(target)) if scratch else reason
+            reason = str(error.strerror if isinstance(error, OSError) else reason_of(error))
+            reason = reason.replace(os.fspath(scratch), os.fspath(target))
             raise InputError(
                 f"--export_dir={target} cannot be written ({reason}): choose another, where you may write and the disk "
                 "has room"
             ) from error
-        finally:
-            if scratch:
-                shutil.rmtree(scratch, ignore_errors=True)
     print(f"# {target}: the model of {','.join(trained.paths)}, {settings.search.mode}", flush=True)
 
 

@@ -87,10 +87,15 @@ def check_no_input(flag: str, output: str | os.PathLike[str], inputs: Iterable[s
         raise InputError(f"--{flag}={os.fspath(output)} is also an input and would be lost: choose another file")
 
 
-def remove_unfinished(directory: Path) -> None:
-    """Remove temporary files that killed processes left in `replace_atomically`; no other process may write there."""
+def remove_unfinished(directory: Path, name: str = "") -> None:
+    """Remove temporary files that killed processes left in `replace_atomically`; no other process may write there.
+
+    Args:
+      directory: directory of the files.
+      name: name of the one file whose temporary files are meant; empty for all files.
+    """
     for path in directory.glob(".*.tmp"):
-        if re.fullmatch(r"\..+\.[0-9a-f]{32}\.tmp", path.name):
+        if re.fullmatch(rf"\.{re.escape(name) or '.+'}\.[0-9a-f]{{32}}\.tmp", path.name):
             path.unlink(missing_ok=True)
 
 

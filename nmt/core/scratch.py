@@ -7,6 +7,7 @@ lock says that the process has ended (`nmt.core.lock`).
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import shutil
 import tempfile
@@ -30,7 +31,7 @@ def scratch_folder(place: Path, prefix: str) -> Iterator[Path]:
     Raises:
       OSError: it cannot be made.
     """
-    for left in place.glob(f"{prefix}*/{_LOCK}"):
+    for left in place.glob(f"{glob.escape(prefix)}*/{_LOCK}"):
         with contextlib.suppress(InputError, OSError):
             if left.parent.lstat().st_uid == os.getuid():
                 with _held(left.parent):

@@ -101,14 +101,7 @@ def beam_search(
     Returns:
         ids, int32 [batch, beam, time], best first, with eos from the first eos on and past a sentence's limit; and
         the scores, [batch, beam].
-
-    Raises:
-        ValueError: beam_width below 1, or a coverage penalty without attention.
     """
-    if beam_width < 1:
-        raise ValueError(f"beam_width is {beam_width}; it must be at least 1")
-    if coverage_penalty_weight and not translator.architecture.has_attention:
-        raise ValueError(f"coverage_penalty_weight is {coverage_penalty_weight}; without attention it must be 0")
     decoder = translator.decoder(translator.encode(source, source_lengths))
     batch = tf.shape(source_lengths)[0]
     forbidden = Forbidden(eos_id, min_length, unk_id)

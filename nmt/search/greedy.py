@@ -79,12 +79,7 @@ def sample_search(
 
     Returns:
         ids, int32 [batch, translations, time], with eos from the first eos on and past a sentence's limit.
-
-    Raises:
-        ValueError: the temperature is not more than 0.
     """
-    if temperature <= 0:
-        raise ValueError(f"sampling_temperature is {temperature}; it must be more than 0")
     batch, translations, _ = tf.unstack(tf.shape(draws))
 
     def choose(logits: tf.Tensor, written: PartialTranslations) -> tf.Tensor:

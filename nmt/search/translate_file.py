@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nmt.core.errors import InputError
-from nmt.core.files import make_directory, replace_atomically
+from nmt.core.files import remove_unfinished, replace_atomically
+from nmt.core.lock import hold
 from nmt.core.ranks import ONE_PROCESS, Ranks, call_on_root
 from nmt.reporting.heatmap import heatmap
 from nmt.reporting.progress import progress
@@ -76,7 +77,11 @@ class _Files:
         """Open both files; return the number of lines to translate."""
         self._text = TextFile(self._paths[0])
         self._numbers = picked_numbers(self._text, self._list)
-        make_directory(Path(os.path.realpath(self._paths[1])).parent)
+        if os.path.isfile(self._paths[1]) or not os.path.exists(self._paths[1]):
+            target = Path(os.path.realpath(self._paths[1]))
+            lock = target.with_name(f"{target.name}.lock")
+            self._opened.enter_context(hold(lock, self._paths[1], "choose another file"))
+            remove_unfinished(target.parent, target.name)
         self._output = self._opened.enter_context(replace_atomically(self._paths[1]))
         self._started = time.perf_counter()
         self._shown = progress(0, len(self._numbers), unit="line")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from nmt.core.errors import InputError
+from nmt.core.lock import hold
 from nmt.core.ranks import CollectiveError, Ranks
 from nmt.search.translate_file import draw_attention, parse_list, picked_lines, translate_file
 from tests.nmt.core.thread_ranks import outcomes
@@ -81,7 +82,12 @@ def test_a_translation_that_was_interrupted_leaves_nothing(
     with pytest.raises(KeyboardInterrupt):
         translate_file(types.SimpleNamespace(translate=translate), *paths)  # type: ignore[arg-type]
     assert calls == [1, 1, 1] and sorted(Path(paths[0]).parent.iterdir()) == before
-    assert translate_file(model, *paths) == 5 and "5/5 lines, lines/s" in capsys.readouterr().err
+    for name in ("out", "other"):  # what processes that were killed have left
+        Path(paths[1]).with_name(f".{name}.{'0' * 32}.tmp").write_text("a")
+    with hold(f"{paths[1]}.lock", "a", "b"), pytest.raises(CollectiveError, match="out is in use by process"):
+        translate_file(model, *paths)
+    assert translate_file(model, *paths) == 5 and len(list(Path(paths[0]).parent.iterdir())) == len(before) + 2
+    assert "5/5 lines, lines/s" in capsys.readouterr().err
 
 
 def test_a_pipe_gets_each_piece(toy: Any, paths: tuple[str, str]) -> None:
