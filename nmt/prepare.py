@@ -244,7 +244,7 @@ def _known(like: str, asked: Recipe, other: dict[str, bool]) -> Preparation:
       InputError: there is none, or its languages are others, or an option contradicts it.
     """
     if (known := read_preparation(like)) is None:
-        what = "has no record of a preparation" if os.path.isdir(like) else "is no directory"
+        what = "has no record of a preparation" if os.path.exists(like) else "does not exist"
         raise InputError(f"--like={like} {what}: give an out_dir of nmt.prepare, or the directory preparation of a run")
     if (known.recipe.src, known.recipe.tgt) != (asked.src, asked.tgt):
         raise InputError(

@@ -33,6 +33,7 @@ def main(*arguments: str) -> None:
         sys.exit(f"standard input is not UTF-8 text ({error.reason}): convert it with iconv -t utf-8")
     lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
     translate = tf.saved_model.load(directories[0]).signatures["serving_default"]
+    sys.stdout.reconfigure(encoding="utf-8")  # as the input, whatever the environment says
     for start in range(0, len(lines), 32):
         prepared = [prepare(line) for line in lines[start : start + 32]]
         for best, *_ in translate(lines=tf.constant(prepared))["translations"].numpy():

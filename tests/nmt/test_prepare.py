@@ -392,7 +392,7 @@ def test_other_text_like_that_of_a_directory(numbers: Path) -> None:
     ("options", "message"),
     [
         ({"like": "in"}, "--like=in has no record of a preparation"),
-        ({"like": "none"}, "--like=none is no directory: give an out_dir of nmt.prepare, or the directory preparation"),
+        ({"like": "none"}, "--like=none does not exist: give an out_dir of nmt.prepare, or the directory preparation"),
         ({"src": "de", "tgt": "en"}, "are not the languages of --like=out, which are en and de"),
         ({"bpe": 5}, "takes everything from there: leave --bpe or --spm out"),
         ({"casing": "lower"}, "leave --casing out"),
