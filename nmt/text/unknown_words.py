@@ -39,7 +39,7 @@ class UnknownWords:
     def __str__(self) -> str:
         """Return the result as text for the log."""
         of_lines = f" (of {self.lines} lines)" if self.lines else ""
-        marks = f". It has {' and '.join(self.marks)}, which mark sentences: they are read as <unk>" * bool(self.marks)
+        marks = f". The marks of sentences in it, {' and '.join(self.marks)}, are read as <unk>" * bool(self.marks)
         return f"{self.text}: {100 * self.share:.2f} % of its tokens{of_lines} are not in {self.vocabulary}{marks}"
 
 

@@ -17,7 +17,7 @@ def test_share(tmp_path: Path) -> None:
     found = count_unknown(TextFile(tmp_path / "text"), write_vocabulary(tmp_path / "vocab", ["a", "b"]))
     assert (found.tokens, found.unknown, found.share, found.lines) == (8, 4, 0.5, None)
     said = f"{tmp_path}/text: 50.00 % of its tokens are not in {tmp_path}/vocab"
-    assert str(found) == f"{said}. It has </s>, which mark sentences: they are read as <unk>"
+    assert str(found) == f"{said}. The marks of sentences in it, </s>, are read as <unk>"
 
 
 def test_the_first_word_is_known_where_it_stands_for_unknown_ones(tmp_path: Path) -> None:
