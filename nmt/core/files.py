@@ -121,12 +121,12 @@ def unwritable(path: str | os.PathLike[str], error: OSError) -> str:
 def _telling(path: str | os.PathLike[str]) -> Iterator[None]:
     """Convert an error of writing to an InputError with the file's name, which such an error lacks.
 
-    Errors of opening a file have a name and pass unchanged.
+    Errors of opening a file have a name and pass unchanged, and so do those of a connection that is read.
     """
     try:
         yield
     except OSError as error:
-        if error.filename is not None:
+        if error.filename is not None or isinstance(error, (ConnectionResetError, TimeoutError)):
             raise
         raise InputError(unwritable(path, error)) from error
 

@@ -126,3 +126,5 @@ def test_a_full_disk_is_told_with_the_file(tmp_path: Path) -> None:
 def test_the_error_of_another_file_is_not_taken_for_this_ones(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="missing"), replace_atomically(tmp_path / "out.txt"):
         (tmp_path / "missing").read_text()
+    with pytest.raises(ConnectionResetError), replace_atomically(tmp_path / "out.txt"):
+        raise ConnectionResetError(errno.ECONNRESET, "reset")  # what is downloaded
