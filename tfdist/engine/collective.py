@@ -223,7 +223,9 @@ class Collective:
             raise DisagreementError(_LOOKED_AT.format(ranks[evaluating], self.name, ranks[applying]))
         sets = {flag // _SET_AT % _SET_COUNTS for flag in said if not flag & _ABSENT}
         set_apart = len(sets) > 1
-        root_only = set_apart or any(flag & _OVERWRITTEN for flag in said)
+        # The rest of a call's steps, too: its caller shares the values after it, and resets ``root_only``.
+        before = self.root_only and not self.deferred
+        root_only = before or set_apart or any(flag & _OVERWRITTEN for flag in said)
         notes: list[int] | None = None
         if self.note and not root_only:
             found = [flags[rank] >> _FLAG_BITS for rank in self.present]

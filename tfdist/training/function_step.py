@@ -110,8 +110,10 @@ class FunctionSteps:
         result = self.failing_plainly(call)
         self._replicas.after(carrier)
         if exported_variables:
+            last = {c: c.step for c in self._job.functions.executed_last}
             result = self._averaged(result, exported_variables, _outside(graph, state, inputs))
-            state.averaged_by = self._job.functions.executed_last
+            executed = [c for c in self._job.functions.executed_last if last.get(c) != c.step]
+            state.averaged_by = executed or state.averaged_by
         exchanges = [*state.collectives, *state.averaged_by]
         if any(collective.root_only for collective in exchanges):
             for collective in exchanges:
@@ -125,21 +127,20 @@ class FunctionSteps:
     def _share_set(self, state: function_state.FunctionState) -> None:
         """Share the variables that this rank's script has set since the last step.
 
-        If all ranks have set some, they share them now. If only some ranks have, the others compute a step already.
-        This step uses rank 0's gradients alone, and rank 0's values are shared after it.
+        If all ranks have set some, they share them now. If only some ranks have, the others wait in the first exchange
+        of this call already. Then its steps use rank 0's gradients alone, and rank 0's values are shared after it.
 
-        Collective if variables are set: all ranks.
+        Collective: all ranks, if this rank has set some.
         """
         if not self._variables.any_set:
             return
         exchanges = [*state.collectives, *state.averaged_by]
-        known = (c for c in exchanges if c.averages and c.everyone and c.step and not c.deferred)
-        first = next(known, None)
+        first = next((c for c in exchanges if c.everyone and c.step and not c.deferred), None)
         if first is None or first.meet_before():
             self._variables.share_new(_SET)
             return
         for collective in exchanges:
-            collective.overwritten = collective.averages
+            collective.overwritten = collective.averages or collective.blocks
 
     def _set_inside(self, graph: Any, state: function_state.FunctionState) -> list[weakref.ref[Any]]:
         """Return the trained variables that a function sets to its inputs, as functions for SciPy's optimizers do."""
@@ -178,7 +179,10 @@ class FunctionSteps:
         self, graph: Any, state: function_state.FunctionState, inputs: Sequence[Any], arguments: Sequence[Any]
     ) -> dict[int, Returned]:
         """Share new variables, and return the gradients that the function returns. Collective, if something is new."""
+        unknown = [c for c in state.collectives if c.channel is None]
         self._job.open(list(state.collectives))
+        if any(c.everyone for c in unknown) and any(self._job.world.control.arrive(_SET, int(self._variables.any_set))):
+            self._variables.share_new(_SET)
         outside = _outside(graph, state, inputs)
         trained = {outside.get(key, key) for key in state.trained}
         # Compared by trained variables: a new trace or new metrics on one rank alone must not start an exchange.
