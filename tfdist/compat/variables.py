@@ -51,13 +51,26 @@ def is_overwritten(variable: Any) -> bool:
     return bool(getattr(variable, "overwrite_with_gradient", False))
 
 
-_EACH_RANK = "_tfdist_of_each_rank"  # attribute of a variable
+EACH_RANK = "_tfdist_of_each_rank"  # the framework keeps a variable for each rank
+STATISTIC = "_tfdist_statistic"  # of batches in Keras 3, which a training step reads only if its layer is frozen
 
 
-def keep_for_each_rank(variables: Iterable[Any]) -> None:
-    """Note variables that the framework keeps for each rank; see ``of_each_rank``."""
+def note(variables: Iterable[Any], what: str) -> None:
+    """Note ``EACH_RANK`` or ``STATISTIC`` of variables."""
     for variable in variables:
-        setattr(native(variable), _EACH_RANK, True)
+        setattr(variable, what, True)
+        hand_on_notes(variable)
+
+
+def hand_on_notes(variable: Any) -> None:
+    """Note of a Keras 3 variable's TensorFlow variable what is noted of the variable.
+
+    While Keras only infers shapes, it makes no TensorFlow variable yet (keras/src/backend/tensorflow/core.py).
+    """
+    made = getattr(variable, "_value", None) if hasattr(variable, "path") else None
+    for what in (EACH_RANK, STATISTIC) if made is not None else ():
+        if hasattr(variable, what):
+            setattr(made, what, True)
 
 
 def of_each_rank(variable: Any) -> bool:
@@ -66,7 +79,7 @@ def of_each_rank(variable: Any) -> bool:
     With ``ON_READ`` (totals of metrics) each replica has its own value (tensorflow/python/ops/variables.py).
     """
     by_replica = getattr(variable, "synchronization", None) == tf.VariableSynchronization.ON_READ
-    return by_replica or hasattr(variable, _EACH_RANK)
+    return by_replica or hasattr(variable, EACH_RANK)
 
 
 def reads_own_table(variable: Any) -> bool:

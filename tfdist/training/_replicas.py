@@ -30,6 +30,10 @@ _IN_BRANCHES = (
     "differs between ranks, and the loss reads it in a branch of a condition. It is treated as each rank's own, like a "
     "statistic of batches. If training takes this branch, average it by tfdist.all_reduce(value, 'mean')"
 )
+_FROZEN = (
+    "differs between ranks, and its layer normalises by it (frozen, or renorm). It is treated as each rank's own. "
+    "Average it before such a training: tfdist.average_variables(model)"
+)
 NOTHING: Mapping[Hashable, bool] = {}
 _CHUNK_BYTES = 1 << 26  # about the most that one run of a session reads
 
@@ -90,7 +94,7 @@ class EagerReplicas:
     def excuse(self, held: ReplicaVariable) -> str:
         if tf_variables.name(held.variable) in self._known.given:
             return _GIVEN
-        return "" if self._reads.get(tf_variables.key(held.variable), True) else _IN_BRANCHES
+        return _excuse(held.variable, self._reads.get(tf_variables.key(held.variable), True))
 
     def keep_own(self, held: ReplicaVariable) -> None:
         self._known.own.add(tf_variables.name(held.variable))
@@ -158,12 +162,19 @@ class SessionReplicas:
         session = self._session()
         if session is not None and held.variable.op.name in make_state(session.graph).given.get(session, ()):
             return _GIVEN
-        return "" if self._reads.get(variable_key(held.variable), True) else _IN_BRANCHES
+        return _excuse(held.variable, self._reads.get(variable_key(held.variable), True))
 
     def keep_own(self, held: ReplicaVariable) -> None:
         session = self._session()
         if session is not None:
             make_state(session.graph).kept_own.add(held.variable.name)
+
+
+def _excuse(variable: Any, always: bool) -> str:
+    """Return why a variable may differ that the loss reads, ``always`` or only in branches; empty if it may not."""
+    if not always:
+        return _IN_BRANCHES
+    return _FROZEN if hasattr(variable, tf_variables.STATISTIC) else ""
 
 
 def _trained(graph: Any, state: GraphState) -> dict[Hashable | None, str]:

@@ -190,7 +190,8 @@ class EagerSteps:
 
     def _held(self, optimizer: Any, sources: Sequence[Any]) -> EagerReplicas:
         self._variables.applied_by(optimizer)
-        read = [v for reference in self._reads.values() if (v := reference()) is not None]
+        read = [v for one in self._reads.values() if (v := one()) is not None]
+        read = [v for v in read if not hasattr(v, tf_variables.STATISTIC)]  # a layer reads them to move them
         own = [v for v in optimizers.variables(optimizer) if tf_variables.has_name(v)]
         return EagerReplicas(self._variables, [*map(native, sources), *own, *read], dict.fromkeys(self._reads, True))
 

@@ -172,9 +172,11 @@ def settle(
     different: set[int] = set().union(*(n for n, _ in ranks))
     wanted = sorted(different, key=lambda n: (_consequence(held[n].kind, held[n].variable.shape.rank), n))
     excused = {n: why for _, of_rank in ranks for n, why in of_rank.items()}
-    for number in sorted(excused.keys() & set(wanted)):
+    for why in sorted({excused[number] for number in excused.keys() & set(wanted)}):
+        names = [held[number].name for number in wanted if excused.get(number) == why]
+        announce(_EXCUSED.format(f"{names[0]} (and {len(names) - 1} more)" if names[1:] else names[0], why))
+    for number in excused.keys() & set(wanted):
         holder.keep_own(held[number])
-        announce(_EXCUSED.format(held[number].name, excused[number]))
     wanted = [number for number in wanted if number not in excused]
     worst = 0.0
     for number in wanted:

@@ -10,7 +10,18 @@ from tfdist.variables.loss_reads import loss_reads
 
 
 def test_what_is_read_and_what_is_only_written() -> None:
-    names = ("weights", "scale", "table", "in_a_call", "in_a_condition", "in_a_loop", "written", "unread")
+    names = (
+        "weights",
+        "scale",
+        "table",
+        "in_a_call",
+        "by_a_flag",
+        "by_data",
+        "by_a_step",
+        "in_a_loop",
+        "written",
+        "unread",
+    )
     v = {name: tf.Variable(tf.ones([3, 3])) for name in names}
 
     @tf.function
@@ -19,20 +30,22 @@ def test_what_is_read_and_what_is_only_written() -> None:
         return x @ v["in_a_call"]
 
     @tf.function
-    def step(x: tf.Tensor) -> tf.Tensor:
+    def step(x: tf.Tensor, training: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             y = inner(x @ v["weights"]) * v["scale"]
-            y = tf.cond(tf.reduce_sum(x) > 0, lambda: y @ v["in_a_condition"], lambda: y)
+            y = tf.cond(tf.logical_not(training), lambda: y @ v["by_a_flag"], lambda: y)
+            y = tf.cond(tf.reduce_sum(x) > 0, lambda: y @ v["by_data"], lambda: y)
+            y = tf.cond(v["written"][0, 0] > 3.0, lambda: y @ v["by_a_step"], lambda: y)
             y = tf.while_loop(lambda n, y: n < 2, lambda n, y: (n + 1, y @ v["in_a_loop"]), (0, y))[1]
             loss = tf.reduce_sum(y * tf.gather(v["table"], [1]) + v["unread"])
         v["unread"].assign(v["unread"] + loss)
         return tape.gradient(loss, v["weights"])
 
-    graph = step.get_concrete_function(tf.TensorSpec([3, 3])).graph
+    graph = step.get_concrete_function(tf.TensorSpec([3, 3]), tf.TensorSpec([], tf.bool)).graph
     read = loss_reads([graph.outputs[0]])
     found = {name: read[key] for name in names if (key := ("handle", v[name].handle._id)) in read}
-    always = ("weights", "scale", "table", "in_a_call", "in_a_loop")
-    assert found == dict.fromkeys(always, True) | {"in_a_condition": False}
+    always = ("weights", "scale", "table", "in_a_call", "by_data", "by_a_step", "in_a_loop")
+    assert found == dict.fromkeys(always, True) | {"by_a_flag": False, "written": True}
 
 
 def test_in_a_sessions_graph() -> None:
