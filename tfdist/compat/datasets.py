@@ -23,7 +23,11 @@ def seeds(dataset: tf.data.Dataset) -> list[tuple[int, int]] | None:
 
     The result is None if one has no seed, or returns elements as soon as they are ready (…/map_op.py).
     """
-    found = [(int(dataset._seed), int(dataset._seed2))] if hasattr(dataset, "_seed2") else []
+    import tensorflow as tf
+
+    found = []
+    if hasattr(dataset, "_seed2"):  # tensors
+        found.append((int(tf.get_static_value(dataset._seed)), int(tf.get_static_value(dataset._seed2))))
     for one in made_of(dataset):
         more = seeds(one)
         if more is None:

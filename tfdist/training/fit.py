@@ -22,7 +22,7 @@ from tfdist.core.log import announce
 from tfdist.graph.job import Job
 from tfdist.training import gradient_rewrite
 from tfdist.training._fit_batches import EqualBatchCounts
-from tfdist.training.data_shard import shard
+from tfdist.training.data_shard import digest, shard
 from tfdist.training.fit_callbacks import Stops, agreeing
 from tfdist.training.function_step import FunctionSteps
 from tfdist.training.moments import Moments
@@ -138,10 +138,16 @@ class FitSteps:
     def _shard(self, given: dict[str, Any]) -> None:
         """Replace data by this rank's shard, if a setting says so. Collective then: all ranks."""
         world = self._job.world
-        for name in ("x", "y", "sample_weight", "validation_data") if self._job.switches.settings.autoshard else ():
-            if given.get(name) is not None:
-                _check_order(given[name], name, world.control)
-                given[name] = _sharded(given[name], name, world.rank, world.size)
+        names = ("x", "y", "sample_weight", "validation_data") if self._job.switches.settings.autoshard else ()
+        for name in names:
+            try:
+                if given.get(name) is not None:
+                    _check_order(given[name], name, world.control)
+                    given[name] = _sharded(given[name], name, world.rank, world.size)
+            except (ValueError, DisagreementError) as error:
+                if name != "validation_data":
+                    raise
+                announce(f"{error}. Now all ranks evaluate all of validation_data")
 
     def _around(self, callbacks: Any, model: Any) -> Any:
         """Return this rank's callbacks, surrounded by the callbacks of ``fit_callbacks.agreeing``."""
@@ -190,23 +196,32 @@ def _check_order(data: Any, name: str, control: Channel) -> None:
     """
     own = None
     if isinstance(data, tf.data.Dataset):
-        own = datasets.seeds(data), checksum([np.asarray(t) for t in tf.nest.flatten(next(iter(data), ()), True)])
+        source = digest(data)  # else of the first element, which takes it from a generator that gives it once
+        if not source and tf.executing_eagerly():
+            source = checksum([np.asarray(t) for t in tf.nest.flatten(next(iter(data), ()), True)])
+        own = datasets.seeds(data), source
     said = control.all_gather_object(own, f"the order of {name}, of which TFDIST_AUTOSHARD=1 takes a share")
-    if any(one != said[0] or (one and one[0] is None) for one in said):
+    other = next((rank for rank, one in enumerate(said) if one != said[0] or (one and one[0] is None)), None)
+    if other is not None:
+        seeds = [one and one[0] for one in (said[0], said[other])]
+        what = "other elements" if seeds[0] == seeds[1] is not None else "another order"
         raise DisagreementError(
-            f"TFDIST_AUTOSHARD=1: the ranks have other elements of {name}, or in another order. So some would come "
-            "twice and others never. Give its shuffle a seed, shuffle(n, seed=7), and set seeds of a rank "
-            "(tf.random.set_seed) after the dataset is made. Or leave the setting out, and call "
-            "tfdist.shard(dataset) before shuffle"
+            f"TFDIST_AUTOSHARD=1: rank {other} has {what} of {name}. So some would come twice and others never. Give "
+            "its shuffle a seed, shuffle(n, seed=7), and set seeds of a rank (tf.random.set_seed) after the dataset is "
+            "made. Or leave the setting out, and call tfdist.shard(dataset) before shuffle and random maps"
         )
 
 
 def _sharded(data: Any, name: str, rank: int, size: int) -> Any:
     """Return this rank's shard of an argument of ``fit``: arrays in any structure, or a dataset of batches."""
-    leaves = [leaf for leaf in tf.nest.flatten(data) if leaf is not None]
-    if not all(hasattr(leaf, "shape") or isinstance(leaf, tf.data.Dataset) for leaf in leaves):
+    if isinstance(data, tf.data.Dataset):
+        return shard(data, rank, size)
+    leaves = tf.nest.flatten(data)
+    there = {number: leaf for number, leaf in enumerate(leaves) if leaf is not None}
+    if not all(hasattr(leaf, "shape") for leaf in there.values()):
         raise ValueError(
             f"TFDIST_AUTOSHARD=1 shards arrays and tf.data datasets, but {name} is a {type(data).__name__}. Give each "
             "rank its own part of the data, and leave the setting out"
         )
-    return shard(data, rank, size)
+    parts = shard(there, rank, size)
+    return tf.nest.pack_sequence_as(data, [parts.get(number) for number in range(len(leaves))])
