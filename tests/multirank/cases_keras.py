@@ -237,12 +237,19 @@ def case_embeddings_stay_sparse() -> None:
     assert_fit_law(embedding)
 
 
+def several(of_tables: Any, of_others: Any) -> Any:
+    """Return an optimizer of Keras for tables, and another one for the other variables."""
+    return keras.optimizers.MultiOptimizer(lambda v: of_tables if "embedding" in v.path else of_others)
+
+
 def case_embeddings_that_differ_from_one_process_are_told() -> None:
     for make, way, said in (
         (lambda: keras.optimizers.SGD(0.1, momentum=0.9), "auto", False),
         (lambda: keras.optimizers.SGD(0.1, clipnorm=0.5), "auto", True),
         (lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Lion(0.1)), "auto", True),
         (lambda: keras.optimizers.Nadam(0.1), "unmerged", False),
+        (lambda: several(keras.optimizers.SGD(0.1), keras.optimizers.Adam(0.1)), "auto", False),
+        (lambda: several(keras.optimizers.Adam(0.1), keras.optimizers.SGD(0.1)), "auto", True),
     ):
         with subtest(make(), way), settings(), captured_log() as lines:
             tfdist.configure(sparse=way)
@@ -600,6 +607,29 @@ def case_shares_of_datasets() -> None:
             for seed in (7, None) if shuffle is not other else (7,):  # with a rank's own seed, or none
                 with pytest.raises(tfdist.DisagreementError, match="come twice and others never"):
                     seen(shuffle(seed))
+
+
+def case_shares_of_structures() -> None:
+    """Arrays in nested structures are shared row by row; validation data without rows stay whole, which is told."""
+    inputs = [keras.Input([3]), keras.Input([3])]
+    model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Add()(inputs)))
+    model.compile("sgd", "mse")
+    rows = np.random.RandomState(7).randn(8 * tfdist.size(), 3).astype("f")
+    tf.random.set_seed(7)
+    data, other = tf.data.Dataset.from_tensor_slices(((rows, rows), rows[:, :1])), rows[:, :1]
+    random = data.shuffle(64, seed=7).map(lambda x, y: ((x[0] + tf.random.normal([3]), x[1]), y))
+    with settings(autoshard=True), captured_log() as lines:
+        model.fit([rows, rows], other, 4, verbose=0, validation_data=([rows, rows], other, np.ones(len(rows))))
+        model.fit(((rows, rows),), other, 4, verbose=0, validation_data=((rows, rows), (other,)))
+        model.fit(random.batch(4), verbose=0, validation_data=((rows, rows), other))
+        assert not [line for line in lines if "whole" in line or "all of validation_data" in line], lines
+        tf.random.set_seed(tfdist.rank())
+        for whole in (data.batch(64), data.shuffle(64).batch(4), (one for one in [((rows, rows), other)])):
+            model.fit([rows, rows], other, 4, verbose=0, validation_data=whole, validation_steps=1)
+        told = [line for line in lines if "all ranks evaluate all of validation_data" in line]
+        assert len(told) == (0 if tfdist.rank() else 3), lines
+        with pytest.raises(ValueError, match="unequal lengths"):
+            model.fit([rows, rows[1:]], other, 4, verbose=0)
 
 
 def case_equal_inputs_with_other_targets_are_not_the_same_data() -> None:

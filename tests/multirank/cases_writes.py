@@ -9,12 +9,13 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 import tfdist
 from tests.multirank.cases_programs import Model, assert_equal_everywhere, assert_program_law, clip, refusal
-from tests.multirank.inside import everywhere
+from tests.multirank.inside import everywhere, settings
 from tests.multirank.oracle import (
     Feed,
     assert_close,
@@ -239,6 +240,28 @@ def case_gradients_that_are_stored() -> None:
             if store is not sparse or optimizer:
                 with subtest(store, optimizer):
                     assert_law(build(store, optimizer), feeds=data(steps=STEPS))
+
+
+def case_numbers_of_steps_are_no_gradients() -> None:
+    """A count of steps whose gradients were not finite, before the update."""
+    for options in ({"accumulate_steps": 2}, {"sync": "average:steps=2"}):
+        with settings():
+            tfdist.configure(**options)
+            w, skipped = tf.Variable(tf.ones([3])), tf.Variable(0)
+            optimizer = keras.optimizers.SGD(0.1)
+
+            @tf.function
+            def step(x: tf.Tensor) -> None:
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean((w * x) ** 2)  # noqa: B023
+                gradient = tape.gradient(loss, w)  # noqa: B023
+                skipped.assign_add(tf.cast(~tf.reduce_all(tf.math.is_finite(gradient)), tf.int32))  # noqa: B023
+                optimizer.apply([gradient], [w])  # noqa: B023
+
+            with subtest(options):
+                for number in range(4):
+                    step(tf.fill([3], np.nan if number == tfdist.rank() else 1.0))
+                assert skipped.numpy() > 0
 
 
 def case_complex_variables() -> None:

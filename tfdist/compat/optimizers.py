@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -88,18 +89,25 @@ def of_keras_3(optimizer: Any) -> bool:
     return hasattr(optimizer, "stateless_apply")
 
 
-def by_single_rows(optimizer: Any) -> str:
-    """Return the class of a Keras 3 optimizer that squares or clips each row of ``IndexedSlices`` by itself.
+def by_single_rows(optimizer: Any, tables: Sequence[Any]) -> str:
+    """Return the class of a Keras 3 optimizer of tables that squares or clips each row of ``IndexedSlices`` by itself.
 
     Others, for which the result is empty, compute with the sum of equal rows (keras/src/backend/tensorflow/sparse.py).
     """
     clips = ("clipnorm", "global_clipnorm", "clipvalue")
-    for one in innermost(optimizer):
+    for one in (_of_variable(optimizer, table) for table in tables):
         if of_keras_3(one) and (
             type(one) is not sys.modules["keras"].optimizers.SGD or any(getattr(one, name) for name in clips)
         ):
             return type(one).__name__
     return ""
+
+
+def _of_variable(optimizer: Any, variable: Any) -> Any:
+    """Return the optimizer that computes a variable's updates (…/multi_optimizer.py, ``build``)."""
+    chosen = getattr(optimizer, "_optimizer_map", None)
+    inner = [chosen(variable)] if chosen is not None else _inner(optimizer)
+    return _of_variable(inner[0], variable) if inner else optimizer
 
 
 def rate(optimizer: Any) -> Any:

@@ -140,11 +140,13 @@ def _tensor(gradient: Any, variable: Any) -> Gradient | None:
 
     Gradients that come out of a queue or an accumulator of TensorFlow 1 have no static shape: the variable tells it.
     """
-    if isinstance(gradient, tf.IndexedSlices):
-        gradient.values.set_shape([None, *variable.shape[1:]])
-    elif gradient is not None:
-        gradient = tf.convert_to_tensor(gradient)
-        gradient.set_shape(variable.shape)
+    if gradient is None or isinstance(gradient, tf.IndexedSlices):
+        values = gradient.values if gradient is not None else None
+    else:
+        values = gradient = tf.convert_to_tensor(gradient)
+    shape = tf.TensorShape(variable.shape)
+    if values is not None and values.shape.rank is None and shape.rank is not None:
+        values.set_shape(shape if values is gradient else [None, *shape[1:]])
     return gradient
 
 

@@ -23,7 +23,6 @@ from tfdist.graph.marking import marker_of
 from tfdist.graph.traversal import STORES, ancestors, outermost
 from tfdist.training import gradient_rewrite
 
-_WITHOUT_NUMBERS = (tf.string, tf.resource, tf.variant)
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
 _LINEAR = ("Identity", "ReadVariableOp", "Cast", "Const", "Mul", "RealDiv", "Reciprocal", "Neg", "Switch", "Merge")
 
@@ -40,7 +39,7 @@ def in_function(op_type: str, inputs: Sequence[Any], job: Job) -> None:
     state = state_of(graph)
     if state is None or not state.pending:
         return
-    values = _stored(op_type, inputs)
+    values = _stored(op_type, inputs, state)
     gradient_rewrite.average_behind(values, f"{op_type} in {graph.name}", state, job, handle_key(inputs[0]))
 
 
@@ -55,12 +54,12 @@ def before_run(graph: tf.Graph, job: Job) -> None:
         return
     operations = graph.get_operations()
     new, state.examined = operations[state.examined :], len(operations)
-    writes = [op for op in new if may_write(op.type) and _stored(op.type, op.inputs)]
+    writes = [op for op in new if may_write(op.type) and _stored(op.type, op.inputs, state)]
     accumulators = _accumulators(state) if writes else set()
     with graph.as_default():
         for op in writes:
             written = _variable_of(op)
-            values = _stored(op.type, op.inputs)
+            values = _stored(op.type, op.inputs, state)
             if written not in accumulators and gradient_rewrite.average_behind(
                 values, f"{op.type} {op.name!r}", state, job, written
             ):
@@ -84,11 +83,15 @@ def _variable_of(op: tf.Operation) -> tf.Operation:
     return next((o for o in ancestors([op.inputs[0].op], control=False) if o.type in _VARIABLES), op)
 
 
-def _stored(op_type: str, inputs: Sequence[Any]) -> list[tf.Tensor]:
-    """Return the graph tensors among an operation's inputs that it stores where the first input is the handle of."""
+def _stored(op_type: str, inputs: Sequence[Any], state: GraphState) -> list[tf.Tensor]:
+    """Return the inputs that an operation stores where the first input is the handle of, if they may be gradients.
+
+    Integers that are computed from gradients, for example numbers of steps, are none. Indices of their rows are.
+    """
     first = getattr(inputs[0], "dtype", None) if len(inputs) else None
     stored = inputs if op_type.endswith("Stage") else inputs[1:] if first is not None and _is_handle(first) else ()
-    return [t for t in stored if isinstance(t, tf.Tensor) and is_symbolic(t) and t.dtype not in _WITHOUT_NUMBERS]
+    graph_tensors = [t for t in stored if isinstance(t, tf.Tensor) and is_symbolic(t)]
+    return [t for t in graph_tensors if t.dtype.is_floating or t.dtype.is_complex or marker_of(t, state) is not None]
 
 
 def _is_handle(dtype: tf.DType) -> bool:

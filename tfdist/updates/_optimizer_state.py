@@ -82,21 +82,28 @@ def _of_new_ones(optimizer: Any, trained: Sequence[Any]) -> dict[int, Any]:
     kind = type(trained[0]) if hasattr(trained[0], "path") else tf.Variable
 
     def build(number: int) -> tuple[list[Any], list[Any]]:
-        random = np.random.RandomState(number)
-        values = [tf.cast(tf.fill([1] * len(v.shape), random.uniform(0.1, 0.9)), native(v).dtype) for v in trained]
+        numbers = range(number * len(trained), (number + 1) * len(trained))
+        values = [tf.fill([1] * len(v.shape), _different(n)) for n, v in zip(numbers, trained, strict=True)]
+        values = [tf.cast(value, native(v).dtype) for value, v in zip(values, trained, strict=True)]
         new = type(optimizer).from_config(optimizer.get_config())
         new.build([kind(value, dtype=v.dtype, name="one") for value, v in zip(values, trained, strict=True)])
         return [v.numpy() for v in values], [v.numpy() for v in optimizers.own_variables(new)]
 
     # In another thread, because a function that this thread traces would capture the new variables.
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        (values, first), (other_values, second) = thread.map(build, (1, 2))
+        (values, first), (other_values, second) = thread.map(build, (0, 1))
     found: dict[int, Any] = {}
     for n, (one, other) in enumerate(zip(first, second, strict=True)):
         pairs = zip(trained, values, other_values, strict=True)
         copies = (native(v) for v, a, b in pairs if np.array_equal(one, a) and np.array_equal(other, b))
         found[n] = _uniform(one) if np.array_equal(one, other) else next(copies, None)
     return found
+
+
+def _different(n: int) -> float:
+    """Return a number below 1 that differs from those of other n, in bfloat16, too: it has 7 bits behind the first."""
+    exponent, fraction = divmod(n, 128)
+    return float(2.0 ** -(exponent + 1) * (1.0 + fraction / 128))
 
 
 def _constant(op: Any) -> Any:

@@ -203,11 +203,12 @@ class Reduce(Stage):
 
     def _say_rows(self, update: Update) -> None:
         """Log which tables an optimizer trains in another way than in one process."""
-        tables = [variable_name(v) for g, v in update.pairs if isinstance(g, tf.IndexedSlices)]
-        tables = [name for name in tables if way_of(numberless(name), self._job) != "unmerged"]
-        kind = optimizers.by_single_rows(update.optimizer) if tables else ""
+        tables = [v for g, v in update.pairs if isinstance(g, tf.IndexedSlices)]
+        tables = [v for v in tables if way_of(numberless(variable_name(v)), self._job) != "unmerged"]
+        kind = optimizers.by_single_rows(update.optimizer, tables) if tables else ""
         if kind:
-            self._say(f"{kind} {tables}", _ROWS % (few(tables), kind, numberless(tables[0])))
+            names = list(map(variable_name, tables))
+            self._say(f"{kind} {names}", _ROWS % (few(names), kind, numberless(names[0])))
 
     def _say(self, what: str, told: str) -> None:
         if what not in self._told and self._job.world.size > 1:
