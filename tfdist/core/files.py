@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import shutil
@@ -12,7 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 
 _FOLDER = re.compile(r"\.tfdist-[0-9a-z_]{8}")
-_REST_SECONDS = 3_600.0  # a file in the making to which nobody has written for so long is a rest
+_LOCK = ".lock"  # end of the name of the file that says that a folder is in use
+_REST_SECONDS = 3_600.0  # for file systems that do not share locks between hosts: a younger folder is no rest
 _CLEANING_SECONDS = 0.5  # then a removal stops; the next one removes the rest
 
 
@@ -31,7 +33,9 @@ def whole(path: str) -> Iterator[str]:
         return
     remove_old(place, _FOLDER, _is_rest)
     folder = tempfile.mkdtemp(prefix=".tfdist-", dir=place)
+    lock = os.open(os.path.join(folder, f"{name}{_LOCK}"), os.O_CREAT | os.O_RDWR, 0o600)
     try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         made = os.path.join(folder, name)
         yield made
         with opened(made, os.O_NOFOLLOW) as file:
@@ -43,12 +47,19 @@ def whole(path: str) -> Iterator[str]:
             os.fsync(parent)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
 
 
 def _is_rest(folder: int, names: list[str]) -> bool:
     states = [os.stat(name, dir_fd=folder, follow_symlinks=False) for name in names]
     age = time.time() - max(state.st_mtime for state in (os.fstat(folder), *states))
-    return age > _REST_SECONDS and all(stat.S_ISREG(state.st_mode) for state in states)
+    if age < _REST_SECONDS or not all(stat.S_ISREG(state.st_mode) for state in states):
+        return False
+    for name in names:
+        if name.endswith(_LOCK):
+            with opened(name, os.O_RDWR | os.O_NOFOLLOW, folder) as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an error if a process holds it
+    return True
 
 
 def remove_old(place: str, folders: re.Pattern[str], is_old: Callable[[int, list[str]], bool]) -> None:

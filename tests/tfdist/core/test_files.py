@@ -98,6 +98,15 @@ def test_what_a_killed_save_leaves_goes_after_an_hour(tmp_path: Path) -> None:
         assert rest.exists() == stays
 
 
+def test_a_file_that_stays_open_for_long_is_no_rest(tmp_path: Path) -> None:
+    """As an HDF5 file to which a script adds a number in each epoch."""
+    with whole(str(tmp_path / "history.h5")) as made:
+        Path(made).write_text("long")
+        age(Path(made).parent, 9)
+        write(tmp_path / "other.keras")
+    assert (tmp_path / "history.h5").read_text() == "long" and len(list(tmp_path.iterdir())) == 2
+
+
 @pytest.mark.parametrize(
     "change",
     ["chown 65534 $0", "chmod 770 $0", "mkdir $0/more", "ln -s x $0/more", "mv $0 .tfdist-mine", "mv $0 a; ln -s a $0"],

@@ -7,11 +7,10 @@ keeps checkpoints does everything but the writing. ``transport.saves`` decides w
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -114,13 +113,13 @@ def _hdf5(patches: Patches, saving: SavingCalls) -> None:
             with failing(save), contextlib.ExitStack() as stack:
                 made = name if mode != "w" else stack.enter_context(whole(os.path.abspath(os.fsdecode(name))))
                 original(self, made, mode, driver, *args, **kwargs)
-                end = functools.cache(functools.partial(_end, stack.pop_all(), save))  # once
-                self._tfdist_name, self._tfdist_end = os.fsdecode(name), end
-                weakref.finalize(self, _drop, self.id, end)  # it may never be closed
+                self._tfdist_name, self._tfdist_making = os.fsdecode(name), _Making(stack.pop_all(), save)
+                weakref.finalize(self, self._tfdist_making.drop, self.id)  # it may never be closed
 
     def complete(original: Callable[..., Any], self: Any) -> None:
-        original(self)
-        getattr(self, "_tfdist_end", lambda: None)()
+        making = getattr(self, "_tfdist_making", None)
+        with making.ending() if making else contextlib.nullcontext():
+            original(self)
 
     def files(module: Any) -> None:
         plain = module.File.filename
@@ -133,17 +132,34 @@ def _hdf5(patches: Patches, saving: SavingCalls) -> None:
     patches.when_imported("h5py._hl.files", files)
 
 
-def _end(making: contextlib.ExitStack, save: PendingSave) -> None:
-    with failing(save):
-        making.close()
-    save.done()
+class _Making:
+    """The making of a file, which gets its name at the end of ``stack``.
 
+    Args:
+      stack: contexts that end then; after an exception the file is removed, and the one before stays.
+      save: the save, of which all ranks hear how it has ended.
+    """
 
-def _drop(identifier: Any, end: Callable[[], None]) -> None:
-    """End the save of a file that is dropped. Its identifier is valid if the file was not closed."""
-    if identifier:
-        identifier.close()
-    end()
+    def __init__(self, stack: contextlib.ExitStack, save: PendingSave) -> None:
+        self._stack: contextlib.ExitStack | None = stack
+        self._save = save
+
+    @contextlib.contextmanager
+    def ending(self) -> Iterator[None]:
+        """Return a context in which the content gets complete."""
+        stack, self._stack = self._stack, None
+        if stack is None:
+            yield
+            return
+        with failing(self._save), stack:
+            yield
+        self._save.done()
+
+    def drop(self, identifier: Any) -> None:
+        """End the making of a file that is dropped. Its identifier is valid if the file was not closed."""
+        with self.ending():
+            if identifier:
+                identifier.close()
 
 
 def _checkpoints(patches: Patches, saving: SavingCalls) -> None:
