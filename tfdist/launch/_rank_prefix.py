@@ -21,7 +21,7 @@ class Lines:
     Args:
       mark: pattern of the launcher's mark before a piece; its group is the rank.
       first: first byte of a mark.
-      named: True to put the rank in front of each line; False to only take the marks off.
+      named: True to put the rank in front of each line; False to only take the marks off, and to keep no line back.
       see: function that is called with each line.
     """
 
@@ -62,7 +62,7 @@ class Lines:
         return output
 
     def _add(self, text: bytes) -> bytes:
-        output = bytearray()
+        output = bytearray(b"" if self._named else text)
         start = 0
         for end in _END.finditer(text):
             begun = self._begun.pop(self._owner, b"")
@@ -79,4 +79,6 @@ class Lines:
 
     def _line(self, owner: int | None, line: bytes) -> bytes:
         self._see(owner, line)
-        return b"[%d] " % owner + line if self._named and owner is not None else line
+        if not self._named:
+            return b""  # it has been passed on
+        return line if owner is None else b"[%d] " % owner + line

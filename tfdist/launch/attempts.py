@@ -9,7 +9,6 @@ import dataclasses
 import os
 import pwd
 import shlex
-import shutil
 import tempfile
 import threading
 import time
@@ -207,9 +206,12 @@ class Attempts:
             folder = pwd.getpwuid(os.geteuid()).pw_dir
         if not system.only_ours(folder):
             folder = tempfile.mkdtemp(prefix="tfdist-home-")
-            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            atexit.register(_remove_if_empty, folder)
         if given:
-            self._say(f"HOME={given} is no folder of yours alone, and Open MPI runs files there; it gets HOME={folder}")
+            self._say(
+                f"HOME={given} is no folder of yours alone, and Open MPI runs files there; it and the ranks get "
+                f"HOME={folder}"
+            )
         return folder
 
     def _answer_seconds(self, waited: float) -> float:
@@ -258,6 +260,11 @@ def binding(machines: Sequence[tuple[Mapping[str, Any], int]]) -> tuple[int, boo
         # Launchers count all cores of the machine, and would use cores outside those of taskset or a container.
         return 0, False, "this process may use only some of the machine's cores"
     return min(facts["cores"] // ranks for facts, ranks in machines), False, ""
+
+
+def _remove_if_empty(folder: str) -> None:
+    with contextlib.suppress(OSError):  # ranks may have put files there
+        os.rmdir(folder)
 
 
 def _described(facts: Mapping[str, Any]) -> str:

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol
 
 from tfdist.launch.hosts import Host, LaunchError, shared_out
-from tfdist.launch.supervision import Ended
+from tfdist.launch.supervision import Ended, Signals
 
 PAUSE_SECONDS = 3.0  # for the ranks of the last attempt to release ports, locks and memory
 
@@ -44,15 +42,6 @@ class Policy:
         if least is not None and least > ranks:
             raise LaunchError(f"--min-ranks {least}: the job begins with {ranks} ranks; give at most {ranks}")
         return cls(restarts or 0, ranks, ranks if least is None else least)
-
-
-class Signals(Protocol):
-    """Signals to this process, as far as restarts need them."""
-
-    ending: signal.Signals | None
-
-    def wait(self, seconds: float) -> None:
-        """Sleep for some seconds, or until a signal is to end the job."""
 
 
 def room(given: Sequence[Host], machines: Sequence[Host]) -> tuple[Host, ...]:

@@ -29,6 +29,7 @@ _NAP_SECONDS = 0.1
 _LOOK_SECONDS = 1.0  # between checks for ranks that wait in vain
 _CHILDLESS_SECONDS = 10.0
 _ABORT_SECONDS = 20.0  # for an aborted job to end
+_QUIET_SECONDS = 600.0  # of an aborted job whose ranks are all elsewhere, so that nobody here sees them end
 _BLOCK_BYTES = 1 << 16
 
 
@@ -91,8 +92,8 @@ def _wait(process: subprocess.Popen[Any], streams: Streams, heard: _Heard, machi
     """Return the launcher's exit code. End the launcher if all its child processes have ended, or ranks wait in vain.
 
     Without child processes it waits for a machine that does not answer. It is killed if an aborted job does not end in
-    time: Open MPI's mpirun may wait for a stopped rank that it has killed. Since a rank of a healthy job may print
-    anything, the ranks of this machine must have ended, too.
+    time: Open MPI's mpirun may wait for a stopped rank that it has killed. A rank of a healthy job may print
+    anything. So the ranks of this machine must have ended, too; if none was here, nobody may print for long.
     """
     begun, last, next_look = False, time.monotonic(), 0.0
     absent, terminated = AbsentRanks(process.pid, machines=machines), None
@@ -107,7 +108,8 @@ def _wait(process: subprocess.Popen[Any], streams: Streams, heard: _Heard, machi
             next_look = now + _LOOK_SECONDS
             if _ranks(process.pid) if heard.listens else system.children(process.pid):
                 begun, last = True, now
-        aborted = terminated or (last if begun and heard.aborted else now)
+        ended = last if begun else heard.last + _QUIET_SECONDS
+        aborted = terminated or (ended if heard.aborted else now)
         if now - aborted > _ABORT_SECONDS:
             sys.stderr.write("tfdist-run: the job was aborted, but mpirun does not end: it is killed\n")
             system.kill_session(process.pid)
@@ -130,10 +132,11 @@ class _Heard:
     """Whether Open MPI's mpirun (``lost``) or a rank (``aborted``) has printed that the job has failed."""
 
     def __init__(self, listens: bool) -> None:
-        self.listens, self.lost, self.aborted = listens, False, False
+        self.listens, self.lost, self.aborted, self.last = listens, False, False, 0.0
 
     def see(self, owner: int | None, line: bytes) -> None:
         """Take a line and its rank; None: a line of the launcher itself."""
+        self.last = time.monotonic()
         self.lost |= self.listens and owner is None and line == LOST_DAEMON
         self.aborted |= self.listens and owner is not None and line.startswith(ABORTED)
 

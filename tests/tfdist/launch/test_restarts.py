@@ -46,7 +46,7 @@ class Pretended:
         total = ranks or sum(host.ranks for host in machines)
         room = restarts.room(given, machines)
         policy = Policy.of(most, total, least)
-        return restarts.run(policy, machines, room, self, self.start, self.ask, self.said.append)
+        return restarts.run(policy, machines, room, self, self.start, self.ask, self.said.append)  # type: ignore[arg-type]
 
 
 def test_without_the_option_there_is_one_attempt_and_no_word() -> None:

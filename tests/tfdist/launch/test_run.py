@@ -72,7 +72,7 @@ def test_open_mpi() -> None:
 SUPERVISED = """
 import sys
 from tfdist.launch import launchers, supervision
-supervision._ABORT_SECONDS = 1
+supervision._ABORT_SECONDS, supervision._QUIET_SECONDS = 1, 6
 lines = launchers.marked_lines(launchers.Launcher("", "Open MPI", 5), sys.argv[1] == "named")
 print(supervision.supervise(["sh", "-c", sys.argv[2]], supervision.Signals(), lines, open_mpi=True).code)
 """
@@ -111,9 +111,11 @@ def test_a_launcher_that_does_not_end_an_aborted_job() -> None:
     done = supervised(f"PMIX_RANK=0 sleep 2 & {says}; wait; sleep 45; exit 0")
     assert done.output == "1\n" and time.monotonic() - begun < 30
     assert "the job was aborted, but mpirun does not end" in done.errors
+    done = supervised(f"{says}; sleep 45")  # no rank was here, and nobody prints any more
+    assert done.output == "1\n" and "the job was aborted, but mpirun does not end" in done.errors
     for job, code in (
         (f"PMIX_RANK=0 sleep 5 & {says}; wait; exit 3", 3),  # a rank has printed these words, and trains on
-        (f"{says}; sleep 5", 0),  # no rank was here
+        (f"{says}; sleep 4; echo '[1]<stderr>: step 2' >&2; sleep 4", 0),
         (f"PMIX_RANK=0 sleep 1 & echo '[1]<stderr>: I read: {ABORTS}' >&2; wait; sleep 4; exit 7", 7),
     ):
         done = supervised(job)
