@@ -27,7 +27,7 @@ from nmt.runs.program import run_on_ranks
 from nmt.runs.tfdist_ranks import Processes
 from nmt.runs.translation_run import load
 from nmt.scoring.score import sacre_bleu
-from nmt.scoring.tokenisation import is_without_spaces
+from nmt.scoring.tokenisation import is_without_spaces, tokenised
 from nmt.search.translation_model import TranslationModel, translate_shared
 from nmt.text.tokens import reference_text
 
@@ -92,7 +92,8 @@ def tune(options: TuneOptions, ranks: Processes) -> None:
             model = TranslationModel(trained.weights, *trained.vocabularies, RunSettings.of(config).search)
         found = [best for best, *_ in translate_shared(model, lines, ranks)]
         bleu = sacre_bleu(found, references, language)
-        words, wanted = (sum(len(line.split()) for line in text) for text in (found, references))
+        texts = (tokenised(text, language) if language else text for text in (found, references))
+        words, wanted = (sum(len(line.split()) for line in text) for text in texts)
         if not scored:
             call_on_root(
                 ranks, functools.partial(tell, _HEAD.format(config.dev_prefix, config.beam_width, bleu.signature))

@@ -70,17 +70,19 @@ def best_name(metric: str, prefix: str = "") -> str:
     return f"{prefix}best_{metric}"
 
 
-def set_aside(out_dir: str, metrics: Sequence[str]) -> list[str]:
+def set_aside(out_dir: str, metrics: Sequence[str], rewound: bool) -> list[str]:
     """Rename best models that are not of the training that goes on in a directory, and return a log line for each.
 
     If checkpoints were deleted, the best model may be of a later step than the last that is left. Its score would win.
+    A training that has gone back (``rewound``) deletes checkpoints itself, and keeps its best models.
     """
     latest, told = checkpoint.latest(out_dir), []
     begin = checkpoint.step_of(latest) if latest else 0
     for name in (best_name(metric, prefix) for prefix in ("", AVERAGE) for metric in metrics):
         best = BestScore(Path(out_dir) / name, name.rpartition("best_")[2])
-        there = (best.directory / f"{NAME}-{best.step}.index").exists()
-        if best.score and (best.step > begin or not there):
+        there = any(best.directory.glob(f"{NAME}-*.index"))
+        later = best.step > begin and not (latest and rewound)
+        if best.score and (later or not there):
             numbered = (Path(out_dir) / f"{name}.{number}" for number in itertools.count(1))
             new = best.directory.rename(next(path for path in numbered if not path.exists()))
             what = f"of step {best.step}, and training begins after step {begin}" if there else "gone"

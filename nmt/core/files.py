@@ -49,8 +49,9 @@ def replace_atomically(path: str | os.PathLike[str], mode: str = "w") -> Iterato
     try:
         with _telling(target):
             with file:
-                if target.exists():  # a file that others may not read stays so
-                    os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
+                if target.exists():  # others may not read it, until it has the target's permissions
+                    with contextlib.suppress(OSError):
+                        os.fchmod(file.fileno(), 0o600)
                 yield file
             put_in_place(temporary, target)
     except BaseException:
@@ -59,9 +60,14 @@ def replace_atomically(path: str | os.PathLike[str], mode: str = "w") -> Iterato
 
 
 def put_in_place(finished: Path, target: Path) -> None:
-    """Give a file its final name, after its contents are on the disk; then the name is, too."""
+    """Give a file its final name, after its contents are on the disk; then the name is, too.
+
+    A file of this name is replaced, and its permissions stay.
+    """
     with open(finished, "rb") as file:
         os.fsync(file.fileno())
+    with contextlib.suppress(OSError):  # there may be no such file, or no permissions on this file system
+        finished.chmod(stat.S_IMODE(target.stat().st_mode))
     os.replace(finished, target)
     with contextlib.suppress(OSError):  # some file systems cannot do it for a directory
         directory = os.open(target.parent, os.O_RDONLY)
@@ -121,12 +127,12 @@ def unwritable(path: str | os.PathLike[str], error: OSError) -> str:
 def _telling(path: str | os.PathLike[str]) -> Iterator[None]:
     """Convert an error of writing to an InputError with the file's name, which such an error lacks.
 
-    Errors of opening a file have a name and pass unchanged, and so do those of a connection that is read.
+    Errors of opening a file have a name and pass unchanged.
     """
     try:
         yield
     except OSError as error:
-        if error.filename is not None or isinstance(error, (ConnectionResetError, TimeoutError)):
+        if error.filename is not None:
             raise
         raise InputError(unwritable(path, error)) from error
 

@@ -79,8 +79,10 @@ def processes(number: int, apart: bool = False) -> Iterator[Mapping]:
                         raise error from RuntimeError(trace)
                     yield result
             except (EOFError, ConnectionError):
-                told = "one of the processes was killed, perhaps because memory was short: give a smaller --processes"
-                raise InputError(told) from None
+                raise InputError(
+                    "one of the processes was killed, perhaps because memory was short: give a smaller --processes, or "
+                    "less text for --spm"
+                ) from None
 
         yield ordered
 

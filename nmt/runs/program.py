@@ -31,7 +31,8 @@ def start() -> Processes:
 def spelled(message: str, options: Any) -> str:
     """Return a message that names options of `nmt.nmt` as a program with other options spells them.
 
-    An option that the program has not is one of the run, which a training has saved. Flags in a command stay.
+    An option that the program has not is one of the run, which a training has saved. A remedy that sets it is left out.
+    Flags in a command stay.
 
     Args:
         message: text with options as `--name`.
@@ -40,13 +41,23 @@ def spelled(message: str, options: Any) -> str:
     """
     names: dict[str, str | None] = {name: name for name in options_of(options)} | getattr(options, "SPELT", {})
 
-    def flag(found: re.Match[str]) -> str:
-        if not {found[1], str(found[1]).removeprefix("no")} & FIELDS.keys():
-            return found[0]
-        name = names.get(found[1])
-        return f"--{name}" if name else f"the run's {found[1]}"
+    def of_run(flag: str | None) -> bool:
+        return flag is not None and bool({flag, flag.removeprefix("no")} & FIELDS.keys()) and not names.get(flag)
 
-    return re.sub(r"nmt\.\w+(?: --[\w=]+)+|--(\w+)", flag, message)
+    def flag(found: re.Match[str]) -> str:
+        return (
+            f"the run's {found[1]}"
+            if of_run(found[1])
+            else f"--{names.get(found[1], found[1])}"
+            if found[1]
+            else found[0]
+        )
+
+    def remedy(found: re.Match[str]) -> str:
+        return "" if of_run(found[1]) else found[0]
+
+    message = re.sub(r", or (?:give|set|leave|allow it with) [^,;.]*?(?<![\w/-])--(\w+)[^,;.]*", remedy, message)
+    return re.sub(r"nmt\.\w+(?: --[\w=]+)+|(?<![\w/-])--(\w+)", flag, message)
 
 
 def run_on_ranks(

@@ -75,7 +75,7 @@ def train_model(
     config, out_dir = settings.config, str(settings.config.out_dir)
     with hold_for_all(ranks, os.path.join(out_dir, _LOCK), out_dir, "choose another out_dir", job) as taken_over:
         call_on_root(ranks, lambda: check_options_kept(config, saved))
-        notices = [taken_over, *call_on_root(ranks, lambda: set_aside(out_dir, config.metric_names))]
+        notices = [taken_over, *call_on_root(ranks, lambda: set_aside(out_dir, config.metric_names, _REWINDS in saved))]
         while True:
             try:
                 _train(settings, saved, ranks, untouched, notices)

@@ -11,7 +11,6 @@ A file may be compressed in blocks (`nmt.text.compressed`): its name then ends i
 
 from __future__ import annotations
 
-import codecs
 import functools
 import mmap
 import os
@@ -129,16 +128,10 @@ def check_kind(path: str, beginning: bytes) -> None:
         if beginning.startswith(other):
             raise InputError(f"{path}: is no UTF-8 text, it is {kind}; {remedy}")
     if b"\0" in beginning:
-        kind = max(("utf-8", "utf-16le", "utf-16be", "utf-32le", "utf-32be"), key=functools.partial(_fit, beginning))
-        what = f"it looks like {kind}: {_ICONV.format(kind)}" if kind != "utf-8" else "remove them with tr -d '\\0'"
-        raise InputError(f"{path}: has bytes of zero, which text in UTF-8 does not have; {what}")
-
-
-def _fit(beginning: bytes, encoding: str) -> int:
-    """Return how much bytes look like text in an encoding, by its spaces and plain letters; for a remedy only."""
-    text = codecs.getincrementaldecoder(encoding)("replace").decode(beginning)
-    seen = text.count("\n") + text.count(" ") - text.count("\ufffd")
-    return 20 * seen + sum(map(str.isascii, text)) - 2 * text.count("\0")
+        raise InputError(
+            f"{path}: has bytes of zero, which text in UTF-8 does not have; if it is utf-16le (or utf-16be, utf-32le): "
+            f"{_ICONV.format('utf-16le')}"
+        )
 
 
 def decoded(path: str, number: int, line: bytes) -> str:

@@ -82,7 +82,7 @@ class Vocabulary:
         for mark, option in ((self.sos, "sos"), (self.eos, "eos")):
             if mark not in ids:
                 raise InputError(
-                    f"{self.path} has no line {mark!r}, which marks sentences; add it, set --{option} to a word of "
+                    f"{self.path} has no line {mark!r}, which marks sentences; add it, or set --{option} to a word of "
                     "the file, or leave --check_special_token on"
                 )
         object.__setattr__(self, "_marks", (ids[self.sos], ids[self.eos]))

@@ -97,11 +97,13 @@ def test_the_best_model_of_another_training_is_set_aside(tmp_path: Path, latest:
         store.best["best_bleu"].offer(weights.save(store, step, 1.0), float(step))
     for path in [tmp_path / "checkpoint", *tmp_path.glob(gone)] if told else []:
         path.unlink()
-    said = set_aside(str(tmp_path), ["bleu", "rouge"])
+    if latest == 20:  # a training that has gone back has deleted its checkpoints itself
+        assert set_aside(str(tmp_path), ["bleu"], rewound=True) == []
+    said = set_aside(str(tmp_path), ["bleu", "rouge"], rewound=False)
     assert len(said) == bool(told) and told in "".join(said)
     assert (tmp_path / "best_bleu.1").exists() == bool(told) == (not (tmp_path / "best_bleu").exists())
     new = Store(str(tmp_path), ["bleu"], 3, False, "{}\n", weights.saver)
-    assert (new.best["best_bleu"].score, set_aside(str(tmp_path), ["bleu"])) == (0.0 if told else 40.0, [])
+    assert (new.best["best_bleu"].score, set_aside(str(tmp_path), ["bleu"], False)) == (0.0 if told else 40.0, [])
     if told and latest < 40:
         assert (tmp_path / "best_bleu.1/translate.ckpt-40.index").exists()
 

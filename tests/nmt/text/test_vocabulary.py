@@ -156,7 +156,7 @@ def test_the_first_line_is_unknown_where_no_special_words_are_asked_for(tmp_path
     assert vocabulary.padding_id == 3
     assert vocabulary.encode(["c", "f", "a", "<s>"]).tolist() == [2, 0, 0, 0]
     assert vocabulary.decode([0, 9]) == ["a", "<unk>"]
-    with pytest.raises(InputError, match="has no line '<go>', which marks sentences; add it, set --sos to a word"):
+    with pytest.raises(InputError, match="has no line '<go>', which marks sentences; add it, or set --sos to a word"):
         read_vocabulary(path, "<go>", specials_first=False)
     with pytest.raises(InputError, match="has no line '</go>', .* set --eos"):
         read_vocabulary(path, eos="</go>", specials_first=False)
