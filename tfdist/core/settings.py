@@ -11,7 +11,7 @@ from tfdist.core import exclusions
 from tfdist.core.environment import variables
 from tfdist.core.log import LEVELS
 from tfdist.core.suggestions import meant, normalised
-from tfdist.core.wires.table import FORMATS
+from tfdist.core.wires import FORMATS
 
 _PREFIX = "TFDIST_"
 _OPTIONS = "TFDIST_OPTIONS"

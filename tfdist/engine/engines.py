@@ -17,8 +17,7 @@ from tfdist.core import settings
 from tfdist.core.flight_recorder import Span
 from tfdist.core.reduce_ops import Op
 from tfdist.core.settings import Settings
-from tfdist.core.wires import float32
-from tfdist.core.wires.format import Format, Wire
+from tfdist.core.wires import PLAIN, Format, Wire
 from tfdist.engine._buffers import Allocate
 from tfdist.engine._layout import Piece
 from tfdist.transport.interfaces import Channel, Chunking, NodeMemory, World
@@ -62,7 +61,7 @@ class Bucket:
     op: Op
     dtype: np.dtype
     sizes: tuple[int, ...] | None
-    format: Format = float32.FORMAT
+    format: Format = PLAIN
     alike: bool = False
 
     @property

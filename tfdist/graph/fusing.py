@@ -9,9 +9,7 @@ import tensorflow as tf
 
 from tfdist.core import buckets
 from tfdist.core.reduce_ops import Op
-from tfdist.core.wires import float32
-from tfdist.core.wires.format import Format
-from tfdist.core.wires.table import FORMATS
+from tfdist.core.wires import FORMATS, PLAIN, Format
 from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.engines import Bucket
 from tfdist.graph.graph_exchange import part_of
@@ -63,7 +61,7 @@ def fused(
     return members, parts
 
 
-def bucket_of(what: str, op: Op, tensors: Sequence[tf.Tensor], format: Format = float32.FORMAT) -> Bucket:
+def bucket_of(what: str, op: Op, tensors: Sequence[tf.Tensor], format: Format = PLAIN) -> Bucket:
     """Return a bucket: tensors of one dtype that are combined together.
 
     Args:
@@ -76,7 +74,7 @@ def bucket_of(what: str, op: Op, tensors: Sequence[tf.Tensor], format: Format = 
     known = tuple(s for s in sizes if s is not None)
     dtype = np.dtype(tensors[0].dtype.as_numpy_dtype)
     if dtype != np.float32 or len(known) < len(sizes):
-        format = float32.FORMAT
+        format = PLAIN
     return Bucket(what, op, dtype, known if len(known) == len(sizes) else None, format)
 
 
@@ -93,7 +91,7 @@ def to_wire(tensor: tf.Tensor, format: Format) -> tf.Tensor:
 def gradient_format(job: Job) -> Format:
     """Return the format of gradients; in a warm-up before blocks that travel in few bits they travel unchanged."""
     found = FORMATS[job.switches.settings.compression]
-    return found if found.of_gradients else float32.FORMAT
+    return found if found.of_gradients else PLAIN
 
 
 def spec_of(tensor: tf.Tensor) -> tf.TensorSpec:

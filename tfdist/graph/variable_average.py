@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from tfdist.core.wires import float32
-from tfdist.core.wires.format import Format
+from tfdist.core.wires import PLAIN, Format
 from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.collective import Collective
 from tfdist.graph import function_state
@@ -60,7 +59,7 @@ class VariableAverage:
         shown = list(names) if in_session else [numberless(name) for name in names]
         members: list[list[int]] = []
         parts: list[Part] = []
-        for first, own, how in ((0, values[:changes], format), (changes, values[changes:], float32.FORMAT)):
+        for first, own, how in ((0, values[:changes], format), (changes, values[changes:], PLAIN)):
             sent, named = [to_wire(value, how) for value in own], shown[first:][: len(own)]
             lines = [signature("variable", name, value) for name, value in zip(named, sent, strict=True)]
             found, of_format = fused(sent, named, lines, job, more=[settings], format=how)

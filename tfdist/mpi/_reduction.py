@@ -19,7 +19,7 @@ from mpi4py import MPI
 from tfdist.core import reduce_ops
 from tfdist.core.reduce_ops import Op
 from tfdist.core.topology import Shard
-from tfdist.core.wires.format import Wire
+from tfdist.core.wires import Wire
 from tfdist.transport.array_messages import Encoded, Encoding, Unencoded, nothing
 from tfdist.transport.interfaces import Chunking
 from tfdist.transport.stall_detection import StallDetector, broken

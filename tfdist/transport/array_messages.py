@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tfdist.core.wires.format import Wire
+from tfdist.core.wires import Wire
 
 
 class Encoding(Protocol):

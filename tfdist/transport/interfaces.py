@@ -16,7 +16,7 @@ import numpy as np
 from tfdist.core.flight_recorder import Recorder
 from tfdist.core.reduce_ops import Op
 from tfdist.core.topology import Topology
-from tfdist.core.wires.format import Wire
+from tfdist.core.wires import Wire
 from tfdist.processes.mapped_memory import MappedMemory
 from tfdist.processes.process_memory import ProcessMemory
 from tfdist.transport.saves import PendingSave, Position

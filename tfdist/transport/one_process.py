@@ -12,7 +12,7 @@ import numpy as np
 from tfdist.core.flight_recorder import SILENT, Recorder
 from tfdist.core.reduce_ops import Op
 from tfdist.core.topology import Topology
-from tfdist.core.wires.format import Wire
+from tfdist.core.wires import Wire
 from tfdist.transport.interfaces import Channel, Chunking, Group, Node, NodeMemory, PeerError, Sums
 from tfdist.transport.saves import PendingSave, Position
 

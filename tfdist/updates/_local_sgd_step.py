@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.compat.graphs import is_of_function
-from tfdist.core.wires.table import FORMATS
+from tfdist.core.wires import FORMATS
 from tfdist.graph import function_state
 from tfdist.graph.conditions import do_if
 from tfdist.graph.job import Job, Reducer

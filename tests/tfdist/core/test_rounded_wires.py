@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfdist.core.wires.table import FORMATS
+from tfdist.core.wires import FORMATS
 
 BITS = {"int8": 8, "int4": 4, "int2": 2}
 BLOCKS = {"int8": 256, "int4": 128, "int2": 256}

@@ -1,12 +1,15 @@
-"""Format: the way in which float32 values travel, by its name in ``TFDIST_COMPRESSION``. Each module defines one."""
+"""Wires: the ways in which float32 values travel, by their names in ``TFDIST_COMPRESSION``. Sums are float32."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
+
+from tfdist.core.rounded_wire import Numbers, RoundedWire, of_largest, of_mean
 
 
 class Wire(Protocol):
@@ -43,3 +46,19 @@ class Format:
     dtype: str
     wire: Callable[[int], Wire] | None = None
     of_gradients: bool = True
+
+
+def _rounded(bits: int, most: int, block: int, scales: Callable[[np.ndarray], np.ndarray]) -> Callable[[int], Wire]:
+    return functools.partial(RoundedWire, Numbers(bits, most, block, scales))
+
+
+PLAIN = Format("none", "float32")
+_ALL = (
+    PLAIN,
+    Format("bf16", "bfloat16"),  # the range of float32, and 8 bits of precision
+    Format("fp16", "float16"),  # up to 65504, and 11 bits of precision
+    Format("int8", "float32", _rounded(8, 127, 256, of_largest(127))),  # a quarter of the bytes, and 1/64 for scales
+    Format("int4", "float32", _rounded(4, 7, 128, of_largest(7)), of_gradients=False),
+    Format("int2", "float32", _rounded(2, 1, 256, of_mean), of_gradients=False),  # -1, 0 or 1
+)
+FORMATS = {one.name: one for one in _ALL}

@@ -1,1 +1,0 @@
-"""Wire formats: a module for each format, and the table of formats."""
