@@ -74,12 +74,6 @@ class Recorder(Protocol):
     def look(self) -> None:
         """Record the stacks of this process's threads."""
 
-    def begin_timeline(self, path: str, events: int) -> bool:
-        """Record everything, with spans, in a second file, too. Return False if the file cannot be made."""
-
-    def end_timeline(self) -> None:
-        """Stop recording in the second file. Others may read it then."""
-
     def flush(self) -> None:
         """Write the file out, so that others can read it."""
 
@@ -111,12 +105,6 @@ class NullRecorder:
     def look(self) -> None:
         pass
 
-    def begin_timeline(self, path: str, events: int) -> bool:
-        return False
-
-    def end_timeline(self) -> None:
-        pass
-
     def flush(self) -> None:
         pass
 
@@ -142,12 +130,11 @@ class FlightRecorder:
         clock = time.time() - time.perf_counter()
         content = json.dumps({"format": FORMAT, **head, "pid": os.getpid(), "clock": clock})
         self._head = content.encode()[:HEAD_BYTES].ljust(HEAD_BYTES)
-        own = _File.new(path, events, 0)
-        self._own = () if own is None else (own,)
-        self._path, self.place = (path, place) if self._own else ("", "")
-        for file in self._own:
+        file = _File.new(path, events)
+        self._files = () if file is None else (file,)
+        self._path, self.place = (path, place) if file else ("", "")
+        if file:
             file.write(0, self._head)
-        self._files = self._own  # all of them get the same events
 
     def enter(self, line: str, number: int, place: str, size_bytes: int) -> int:
         text = f"{SEPARATOR}{line}{SEPARATOR}{place}".encode()
@@ -160,6 +147,9 @@ class FlightRecorder:
         self._time(entry, _END_AT)
 
     def spans(self, owner: SpanOwner) -> Span:
+        if not self._detailed:
+            return SILENT.spans(owner)
+
         @contextlib.contextmanager
         def span(kind: str, what: str) -> Iterator[None]:
             start = time.perf_counter()
@@ -169,8 +159,7 @@ class FlightRecorder:
                 # The step at the end counts: a copy in for the next step may begin before the collective counts it.
                 self._write(_text(kind, owner.name, what), owner.step, 0, start, time.perf_counter())
 
-        nothing = SILENT.spans(owner)
-        return lambda kind, what: (span if self._detailed or self._files is not self._own else nothing)(kind, what)
+        return span
 
     def _write(self, text: bytes, step: int, size_bytes: int, start: float, end: float) -> int:
         self._latest = number = next(self._numbers)
@@ -182,30 +171,17 @@ class FlightRecorder:
     def _time(self, entry: int, field: int) -> None:
         now = _TIME.pack(time.perf_counter())
         for file in self._files:
-            if file.first <= entry > self._latest - file.events:  # else it is older than the file, or overwritten
+            if entry > self._latest - file.events:  # else it is overwritten
                 file.write(_at(entry, file.events) + field, now)
-
-    def begin_timeline(self, path: str, events: int) -> bool:
-        file = _File.new(path, events, self._latest + 1)
-        if file is None:
-            return False
-        file.write(0, self._head)
-        self._files = (*self._own, file)
-        return True
-
-    def end_timeline(self) -> None:
-        ended, self._files = self._files[len(self._own) :], self._own
-        for file in ended:
-            file.flush()
 
     def look(self) -> None:
         text = stacks().encode(errors="replace")[: STACKS_BYTES - STACKS.size]
-        for file in self._own:
+        for file in self._files:
             # The head is written again, because somebody may have emptied the file.
             file.write(0, self._head + STACKS.pack(time.time(), len(text)) + text)
 
     def flush(self) -> None:
-        for file in self._own:
+        for file in self._files:
             file.flush()
 
     def close(self, keep: bool) -> None:
@@ -220,15 +196,14 @@ class _File:
 
     Attributes:
       events: number of events that it holds.
-      first: number of the first event that it may hold.
     """
 
-    def __init__(self, descriptor: int, events: int, first: int) -> None:
+    def __init__(self, descriptor: int, events: int) -> None:
         self._descriptor = descriptor
-        self.events, self.first = events, first
+        self.events = events
 
     @classmethod
-    def new(cls, path: str, events: int, first: int) -> _File | None:
+    def new(cls, path: str, events: int) -> _File | None:
         """Make a file and allocate all its blocks, so that a full disk later does not matter; None if that fails."""
         if not path:
             return None
@@ -242,7 +217,7 @@ class _File:
             os.close(descriptor)
             os.unlink(path)
             return None
-        return cls(out_of_reach(descriptor), events, first)
+        return cls(out_of_reach(descriptor), events)
 
     def write(self, at: int, data: bytes) -> None:
         try:  # noqa: SIM105 (contextlib's takes a third of the write's time)

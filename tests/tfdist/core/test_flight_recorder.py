@@ -145,10 +145,8 @@ from pathlib import Path
 from tests.tfdist.core.test_flight_recorder import Owner, begun, operation
 path, other = {str(path)!r}, {str(other)!r}
 recorder = begun(Path(path), detailed=True)
-assert recorder.begin_timeline(path + ".timeline", 50)
 operation(recorder, 1)
-for path in (path + ".timeline", path):
-    {HARM[harm]}
+{HARM[harm]}
 entry = recorder.enter("all ranks", 2, "step 2", 8)
 recorder.met(entry)
 recorder.leave(entry)
@@ -156,7 +154,6 @@ with recorder.spans(Owner())("reduce", "bucket 0"):
     pass
 recorder.look()
 recorder.flush()
-recorder.end_timeline()
 print("goes on", flush=True)
 os._exit(0)
 """
@@ -178,21 +175,6 @@ def test_a_shortened_file_is_read(tmp_path: Path) -> None:
     os.truncate(tmp_path / "rank-1", 0)
     with pytest.raises(ValueError, match="is not a file of tfdist's flight recorder"):
         read(tmp_path / "rank-1")
-
-
-def test_what_began_before_a_timeline_is_not_in_it(tmp_path: Path) -> None:
-    recorder = begun(tmp_path / "rank-1")
-    before = [recorder.enter("all ranks", number, f"step {number}", 8) for number in range(1, 4)]
-    assert recorder.begin_timeline(str(tmp_path / "timeline"), 2)
-    for entry in before:
-        recorder.met(entry)
-        recorder.leave(entry)
-    operation(recorder, 4)
-    recorder.end_timeline()
-    operation(recorder, 5)
-    assert [event.what for event in read(tmp_path / "timeline").events] == ["step 4"]
-    whole = read(tmp_path / "rank-1").events
-    assert [event.step for event in whole] == [1, 2, 3, 4, 5] and all(event.met and event.end for event in whole)
 
 
 def test_another_file_is_not_taken_for_one(tmp_path: Path) -> None:
