@@ -47,7 +47,7 @@ def new_folder(settings: Settings, name: str) -> str:
         state = os.lstat(folder)
         if stat.S_ISDIR(state.st_mode) and is_own(state):
             return os.path.abspath(folder)
-        problem: object = f"{folder} is not of this user alone"
+        problem: object = f"{folder} is not of this user alone; give another folder"
     except OSError as error:
         problem = error
     if settings.trace_folder:

@@ -156,13 +156,15 @@ def mapped(pid: int, file: int, size_bytes: int) -> np.ndarray:
     Raises:
       OSError: the memory does not exist, belongs to another program, or may not be mapped.
     """
-    path = f"/proc/{pid}/fd/{file}"
+    path, made = f"/proc/{pid}/fd/{file}", f"/memfd:{_NAME}"
+    other = OSError(errno.ESRCH, f"{path} belongs to another process here")
+    if not os.readlink(path).startswith(made):  # to open a device may disturb it
+        raise other
     own = os.open(path, os.O_RDWR | os.O_NONBLOCK)
     try:
         # (A file of another container may be shorter than the mapping: a read behind its end would end this process.)
-        made = os.readlink(f"/proc/self/fd/{own}").startswith(f"/memfd:{_NAME}")
-        if not made or os.fstat(own).st_size != size_bytes:
-            raise OSError(errno.ESRCH, f"{path} belongs to another process here")
+        if not os.readlink(f"/proc/self/fd/{own}").startswith(made) or os.fstat(own).st_size != size_bytes:
+            raise other
         return _map(own, size_bytes, filled=True)
     finally:
         os.close(own)

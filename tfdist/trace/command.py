@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import statistics
 import sys
 import time
@@ -141,6 +142,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("files", nargs="+", metavar="FILE", help="file of the flight recorder, or folder of such files")
     parser.add_argument("--chrome", metavar="FILE", help="write a trace for Perfetto and Chrome's about:tracing")
     options = parser.parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal may lack the characters of a damaged file
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         ranks = load(options.files)
         sys.stdout.write(report(ranks) + "\n")

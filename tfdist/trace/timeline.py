@@ -33,7 +33,10 @@ def put_together(timeline: str, size: int) -> None:
         ranks = load(there)
         chrome.write(timeline, ranks)
     except (OSError, ValueError) as error:
-        announce(f"the timeline could not be put together: {error}")
+        announce(
+            f"the timeline could not be put together: {error}. Its parts are kept: run python -m tfdist trace "
+            f"{timeline}.rank-* --chrome {timeline}"
+        )
         return
     announce(f"the timeline is in {timeline}\n{table([rank.spans for rank in ranks])}")
     for file in there:
