@@ -161,7 +161,7 @@ def case_a_table_of_waits() -> None:
             session.run(train)
     logging.getLogger("tfdist").removeHandler(handler)
     tables = [line for line in lines if "milliseconds a step" in line]
-    assert len(tables) == (2 if tfdist.rank() == 0 else 0), lines
+    assert len(tables) == (2 if tfdist.rank() == 0 < tfdist.size() - 1 else 0), lines
     for number, table in enumerate(tables):
         first, columns, *rows, last = table.splitlines()
         assert f"steps {2 * number + 1} to {2 * number + 2}, 1 exchange a step" in first
