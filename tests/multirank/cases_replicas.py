@@ -162,9 +162,8 @@ def case_a_layer_that_standardizes_by_its_batches() -> None:
 def case_statistics_of_a_frozen_layer_are_told() -> None:
     """While the layer trains it reads the batch's statistics, and its own ones may differ without a word."""
     x = np.random.RandomState(RANK).randn(8, 3).astype("f")
-    model = keras.Sequential(
-        [keras.Input([3]), *(keras.layers.BatchNormalization() for _ in range(3)), keras.layers.Dense(1)]
-    )
+    layers: list[Any] = [layer for _ in range(3) for layer in (keras.layers.BatchNormalization(), keras.layers.ReLU())]
+    model = keras.Sequential([keras.Input([3]), *layers, keras.layers.Dense(1)])
     optimizer = keras.optimizers.SGD(0.01)
 
     @tf.function
