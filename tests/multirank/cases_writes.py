@@ -242,26 +242,109 @@ def case_gradients_that_are_stored() -> None:
                     assert_law(build(store, optimizer), feeds=data(steps=STEPS))
 
 
-def case_numbers_of_steps_are_no_gradients() -> None:
-    """A count of steps whose gradients were not finite, before the update."""
-    for options in ({"accumulate_steps": 2}, {"sync": "average:steps=2"}):
-        with settings():
-            tfdist.configure(**options)
-            w, skipped = tf.Variable(tf.ones([3])), tf.Variable(0)
-            optimizer = keras.optimizers.SGD(0.1)
+def case_numbers_made_of_gradients() -> None:
+    """Integers and flags that a variable keeps are made of the average; with accumulated steps they are refused."""
+
+    def program(ints: bool, in_session: bool) -> Any:
+        def update(w: Any, kept: Any, gradient: Any) -> Any:
+            new = tf.cast(tf.round(1e5 * gradient), tf.int32) if ints else tf.cast(gradient > 0, tf.int32)
+            with tf.control_dependencies([kept.assign(new)]):
+                number = tf.cast(kept.read_value(), tf.float32)
+                return w.assign_sub(3e-6 * number if ints else 0.1 * number - 0.05)
+
+        def run(feeds: list[Feed]) -> dict[str, np.ndarray]:
+            w, kept = tf.Variable(tf.random.normal([5, 3])), tf.Variable(tf.zeros([5, 3], tf.int32))
 
             @tf.function
-            def step(x: tf.Tensor) -> None:
+            def step(x: Any, y: Any) -> None:
                 with tf.GradientTape() as tape:
-                    loss = tf.reduce_mean((w * x) ** 2)  # noqa: B023
-                gradient = tape.gradient(loss, w)  # noqa: B023
-                skipped.assign_add(tf.cast(~tf.reduce_all(tf.math.is_finite(gradient)), tf.int32))  # noqa: B023
-                optimizer.apply([gradient], [w])  # noqa: B023
+                    loss = tf.reduce_mean((x @ w - y) ** 2)
+                update(w, kept, tape.gradient(loss, w))
 
-            with subtest(options):
-                for number in range(4):
-                    step(tf.fill([3], np.nan if number == tfdist.rank() else 1.0))
-                assert skipped.numpy() > 0
+            for feed in feeds:
+                step(feed["x"], feed["y"])
+            return {"w": w.numpy()}
+
+        def build() -> Any:
+            loss, (w, _) = graph_loss()
+            return update(w, tf.Variable(tf.zeros([5, 3], tf.int32)), tf.gradients(loss, w)[0])
+
+        return build if in_session else run
+
+    for ints in (True, False):
+        with subtest("integers" if ints else "flags"):
+            assert_program_law(program(ints, False), 1e-4, STEPS)
+            feeds = data(steps=STEPS)
+            expected = one_process(functools.partial(train, program(ints, True), feeds))
+            found = train(program(ints, True), [mine(f) for f in feeds], tfdist.rank())
+            assert_close({"w:0": found["w:0"]}, {"w:0": expected["w:0"]}, 1e-4)
+    with settings():
+        tfdist.configure(accumulate_steps=2)
+        told = refusal(lambda: program(True, False)([mine(f) for f in feeds]))
+        assert "accumulate_steps=2" in told, told
+
+
+def case_gradients_with_respect_to_computed_tensors() -> None:
+    """A rounded weight, or rows of a table: the variable cannot get them; an optimizer and other variables can."""
+
+    def computed(v: Any, x: Any) -> tuple[Any, Any]:
+        w = tf.round(8 * v) / 8
+        with tf.GradientTape() as tape:
+            tape.watch(w)
+            loss = tf.reduce_mean((x @ w) ** 2)
+        return tape.gradient(loss, w), loss
+
+    def in_function(apply: Callable[[Any, Any], Any], alike: bool = False) -> Callable[[], dict[str, np.ndarray]]:
+        v = tf.Variable(tf.ones([5, 3]) if alike else tf.random.normal([5, 3]), trainable=False)
+
+        @tf.function
+        def step(x: Any) -> None:
+            apply(v, lambda: computed(v, x))
+
+        def run() -> dict[str, np.ndarray]:
+            for feed in data(steps=2):
+                step(mine(feed)["x"])
+            return {"v": v.numpy()}
+
+        return run
+
+    def in_session(apply: Callable[[Any, Any], Any]) -> Callable[[], None]:
+        def run() -> None:
+            with tf.Graph().as_default(), v1.Session() as session:
+                e, i = v1.get_variable("e", [7, 3]), v1.placeholder(tf.int32, [None])
+                rows = tf.gather(e, i)
+                update = apply(e, tf.IndexedSlices(tf.gradients(tf.reduce_mean(rows**2), rows)[0], i))
+                session.run(v1.global_variables_initializer())
+                session.run(update, {i: [tfdist.rank()]})
+
+        return run
+
+    def queued(e: Any, slices: Any) -> Any:
+        queue = tf.queue.FIFOQueue(9, [tf.float32], [[1, 3]])
+        with tf.control_dependencies([queue.enqueue([tf.ensure_shape(slices.values, [1, 3])])]):
+            return v1.scatter_sub(e, slices.indices, queue.dequeue())
+
+    inner = tf.function(computed)
+    for name, run in {
+        "function": in_function(lambda v, made: v.assign_sub(0.1 * made()[0])),
+        "inner function": in_function(lambda v, made: v.assign_sub(0.1 * tf.sign(inner(v, tf.ones([2, 5]))[0]))),
+        "session": in_session(lambda e, slices: v1.scatter_sub(e, slices.indices, slices.values)),
+        "queue": in_session(queued),
+    }.items():
+        with subtest(name):
+            told = refusal(run)
+            assert "that is computed from the variable" in told and "all_reduce(value, 'mean')" in told, told
+    norm, optimizer = tf.Variable(0.0), keras.optimizers.SGD(0.1)
+    for alike, apply in (
+        (True, lambda v, made: v.assign_sub(0.1 * tfdist.all_reduce(made()[0], "mean"))),
+        (False, lambda v, made: optimizer.apply([made()[0]], [v])),
+        (True, lambda v, made: norm.assign(tf.norm(made()[0]))),
+    ):
+        assert_equal_everywhere(in_function(apply, alike)())
+    with settings():
+        tfdist.configure(sync="average:steps=2")
+        other = keras.optimizers.SGD(0.1)
+        assert_equal_everywhere(in_function(lambda v, made: other.apply([made()[0]], [v]))())
 
 
 def case_complex_variables() -> None:

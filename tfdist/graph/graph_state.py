@@ -58,6 +58,7 @@ class GraphState:
       collectives: collectives in the order of construction, the same on all ranks.
       broadcasts: True if rank 0's values are to be sent before the first step, because an average needs it.
       markers: markers of gradients with respect to variables, by the marking operation.
+      of_tensors: differentiated tensors that are no variables, by the operation that has computed the gradient.
       exchanged: operations that execute collectives, in functions too. Their results come from all ranks.
       late: gradients made in another way, which are averaged when they are applied.
       examined: number of the graph's operations that were searched for writes of gradients to variables.
@@ -84,6 +85,7 @@ class GraphState:
         self.collectives: list[Collective] = []
         self.broadcasts = False
         self.markers: dict[tf.Operation, Marker] = {}
+        self.of_tensors: dict[tf.Operation, tf.Tensor] = {}
         self.exchanged: set[tf.Operation] = set()
         self.late: list[Any] = []
         self.examined = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Sequence, Set
 from typing import Any
 
 import tensorflow as tf
@@ -12,7 +12,7 @@ from tfdist.compat.variables import is_overwritten, reads_own_table
 from tfdist.graph import function_state, traversal
 from tfdist.graph.graph_state import GraphState, make_state, state_of
 from tfdist.graph.job import Job
-from tfdist.graph.markers import Gradient, Marker, variable_key, variable_name
+from tfdist.graph.markers import Gradient, Marker, handle_key, variable_key, variable_name
 from tfdist.graph.traversal import ancestors, called_functions
 
 _OWN_TABLE = (
@@ -44,6 +44,7 @@ def marked(
     for marker in through:
         marker.targets += [t.op for t in of]
     calls = tuple(map(tensor_key, of))
+    _note_of_tensors(variables, gradients)
     return [
         _mark(key, variable_name(x), dense_if_asked(gradient, job), calls, each and not through)
         if gradient is not None and (key := variable_key(x)) is not None and not is_overwritten(x)
@@ -61,6 +62,13 @@ def refuse_own_tables(variables: Sequence[Any]) -> None:
     for variable in variables:
         if reads_own_table(variable):
             raise RuntimeError(_OWN_TABLE.format(variable.name))
+
+
+def _note_of_tensors(xs: Sequence[Any], gradients: Sequence[Gradient | None]) -> None:
+    for x, gradient in zip(xs, gradients, strict=True):
+        values = getattr(gradient, "values", gradient)
+        if isinstance(values, tf.Tensor) and variable_key(x) is None and is_symbolic(x) and is_symbolic(values):
+            make_state(x.graph).of_tensors[values.op] = x
 
 
 def tensor_key(tensor: tf.Tensor) -> Hashable:
@@ -150,6 +158,34 @@ def _in_bodies(operations: Iterable[tf.Operation], state: GraphState) -> list[Ma
 def stored_behind(values: Iterable[tf.Tensor], state: GraphState) -> list[tf.Tensor]:
     """Return what a graph puts into the queues and accumulators from which tensors come."""
     return [tensor for op in _behind(values, state) for tensor in traversal.stored_behind(op)]
+
+
+def tensor_of(variables: Set[Hashable], values: Iterable[tf.Tensor], state: GraphState) -> tf.Tensor | None:
+    """Return a tensor that is computed from one of the variables, and whose gradient the values depend on; or None."""
+    values = [*values, *stored_behind(values, state)] if state.of_tensors else []
+    for op in _behind(values, state):
+        found = state.of_tensors.get(op)
+        if found is not None and _reads(found, variables):
+            return found
+        for body in traversal.bodies(op):
+            pairs = zip(op.inputs[traversal.arguments(op) :], body.inputs, strict=False)
+            inside = {inner.op for given, inner in pairs if handle_key(given) in variables}
+            found = tensor_of(variables | inside, body.outputs, state)
+            if found is not None:
+                return found
+    return None
+
+
+def _reads(tensor: tf.Tensor, variables: Set[Hashable]) -> bool:
+    return any(handle_key(t) in variables for op in ancestors([tensor.op], control=False) for t in op.inputs)
+
+
+def left_to_optimizer(values: Iterable[tf.Tensor], state: GraphState) -> None:
+    """Note that an optimizer applies these values. It averages them, or blocks average the weights."""
+    for op in _behind(values, state) if state.of_tensors else ():
+        state.of_tensors.pop(op, None)
+        for body in traversal.bodies(op):
+            left_to_optimizer(body.outputs, state)
 
 
 def exchanged_behind(values: Iterable[tf.Tensor], state: GraphState) -> bool:

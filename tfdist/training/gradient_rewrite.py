@@ -116,6 +116,7 @@ def averaged(
             _warn_of_late_average()
         names = [variable_name(grads_and_vars[i][1]) for i in direct]
         own = [marking.dense_if_asked(applied[i], job) for i in direct]
+        marking.left_to_optimizer([t for gradient in own for t in _components(gradient)], state)
         for i, gradient in zip(direct, _build(own, names, job, application=application, reducer=reducer), strict=True):
             applied[i] = gradient
         if not in_function:

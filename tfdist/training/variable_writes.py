@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfdist.compat.graphs import compiled, is_plain_function, is_reference, is_symbolic
-from tfdist.graph import function_state
+from tfdist.graph import function_state, marking
 from tfdist.graph.graph_state import GraphState, state_of
 from tfdist.graph.job import Job
 from tfdist.graph.markers import Marker, handle_key
@@ -37,33 +37,43 @@ def in_function(op_type: str, inputs: Sequence[Any], job: Job) -> None:
     """Average the gradients that an operation writes to a variable, before it is made in a function's graph."""
     graph = tf.compat.v1.get_default_graph()
     state = state_of(graph)
-    if state is None or not state.pending:
+    if state is None or not (state.pending or state.of_tensors):
         return
-    values = _stored(op_type, inputs, state)
-    gradient_rewrite.average_behind(values, f"{op_type} in {graph.name}", state, job, handle_key(inputs[0]))
+    values, written, writes = _stored(op_type, inputs), handle_key(inputs[0]), f"{op_type} in {graph.name}"
+    _refuse_of_tensors(values, writes, state, written)
+    gradient_rewrite.average_behind(values, writes, state, job, written)
 
 
 def before_run(graph: tf.Graph, job: Job) -> None:
     """Average the gradients that new operations write to variables, before a session runs a graph.
 
     Raises:
-      RuntimeError: gradients reach a variable and cannot be averaged any more.
+      RuntimeError: gradients reach a variable and cannot be averaged, or not any more.
     """
     state = state_of(graph)
-    if state is None or not state.pending or not job.switches.rewrites:
+    if state is None or not (state.pending or state.of_tensors) or not job.switches.rewrites:
         return
     operations = graph.get_operations()
     new, state.examined = operations[state.examined :], len(operations)
-    writes = [op for op in new if may_write(op.type) and _stored(op.type, op.inputs, state)]
+    writes = [op for op in new if may_write(op.type) and _stored(op.type, op.inputs)]
     accumulators = _accumulators(state) if writes else set()
     with graph.as_default():
         for op in writes:
-            written = _variable_of(op)
-            values = _stored(op.type, op.inputs, state)
-            if written not in accumulators and gradient_rewrite.average_behind(
-                values, f"{op.type} {op.name!r}", state, job, written
-            ):
+            written, values, named = _variable_of(op), _stored(op.type, op.inputs), f"{op.type} {op.name!r}"
+            _refuse_of_tensors(values, named, state, written)
+            if written not in accumulators and gradient_rewrite.average_behind(values, named, state, job, written):
                 state.trained[written] = None
+
+
+def _refuse_of_tensors(values: Sequence[tf.Tensor], writes: str, state: GraphState, variable: Any) -> None:
+    tensor = marking.tensor_of({variable}, values, state)
+    if tensor is not None:
+        raise RuntimeError(
+            f"{writes} gets a value computed from gradients with respect to {tensor.name}, a tensor that is computed "
+            "from the variable. tfdist averages gradients with respect to variables. Differentiate with respect to the "
+            "variable (of a rounded one: by v + tf.stop_gradient(tf.round(v) - v)). Or average the value by "
+            "tfdist.all_reduce(value, 'mean'), and begin with tfdist.broadcast(values)"
+        )
 
 
 def _accumulators(state: GraphState) -> set[Any]:
@@ -83,15 +93,11 @@ def _variable_of(op: tf.Operation) -> tf.Operation:
     return next((o for o in ancestors([op.inputs[0].op], control=False) if o.type in _VARIABLES), op)
 
 
-def _stored(op_type: str, inputs: Sequence[Any], state: GraphState) -> list[tf.Tensor]:
-    """Return the inputs that an operation stores where the first input is the handle of, if they may be gradients.
-
-    Integers that are computed from gradients, for example numbers of steps, are none. Indices of their rows are.
-    """
+def _stored(op_type: str, inputs: Sequence[Any]) -> list[tf.Tensor]:
+    """Return the inputs that an operation stores where the first input is the handle of."""
     first = getattr(inputs[0], "dtype", None) if len(inputs) else None
     stored = inputs if op_type.endswith("Stage") else inputs[1:] if first is not None and _is_handle(first) else ()
-    graph_tensors = [t for t in stored if isinstance(t, tf.Tensor) and is_symbolic(t)]
-    return [t for t in graph_tensors if t.dtype.is_floating or t.dtype.is_complex or marker_of(t, state) is not None]
+    return [t for t in stored if isinstance(t, tf.Tensor) and is_symbolic(t)]
 
 
 def _is_handle(dtype: tf.DType) -> bool:
