@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import importlib.util
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -199,6 +200,9 @@ def in_a_session(feed: Callable[[int], dict[str, float]] = lambda step: {}) -> S
         given = feed(number)
         if "assign" in given:
             session.run(assign, {x: batch})
+        if "load" in given:
+            with graph.as_default():
+                w.load(np.full(3, RANK + 2.0, "f"), session)
         session.run(train, {x: batch, rate: given.get("rate", 0.05)})
 
     return step
@@ -213,12 +217,13 @@ def case_what_a_session_is_fed() -> None:
 def case_what_one_rank_assigns_in_a_session_that_trains() -> None:
     """All ranks have rank 0's values after the next step, and one line is logged."""
     with captured_log() as lines:
-        for which in ([0], [LAST], range(SIZE)):
-            own = {3: {"assign": 1.0}} if RANK in which else {}
-            with subtest(which):
+        for name, which in itertools.product(("assign", "load"), ([0], [LAST], range(SIZE))):
+            own = {3: {name: 1.0}} if RANK in which else {}
+            with subtest(name, which):
                 step = in_a_session(lambda step, own=own: own.get(step, {}))  # type: ignore[misc]
                 assert noticed(lambda step=step: step, steps=30) == ""  # type: ignore[misc]
     assert RANK or sum("on some ranks, between two steps" in line for line in lines) == 1, lines
+    assert RANK or any(line.startswith("w and ") and "between two steps, to other" in line for line in lines), lines
 
 
 def training(style: str, steps: int, change: Callable[[int, Any], None]) -> list[Any]:

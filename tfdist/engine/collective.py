@@ -95,7 +95,8 @@ class Collective:
       evaluates: True if the next run evaluates the collective without updating variables.
       note: number from 1 to 2^54 - 1 that is sent once, with the next step; 0: none.
       times_set: how often the script has set trained variables since the last step.
-      set_apart: True if ``times_set`` differs between the ranks, which has the effect of ``overwritten``.
+      set_apart: True if ``times_set`` or ``overwritten`` differs between the ranks. The former has the effect of the
+        latter.
       asks: True if this rank wants all ranks to send a note in the step after the next.
       asked: True if some rank has asked for notes.
       notes: notes of all present ranks, if all sent one in the last step, until they are read.
@@ -221,7 +222,7 @@ class Collective:
             applying = next(r for r in self.present if not flags[r] & _EVALUATES)
             ranks = self.group.ranks
             raise DisagreementError(_LOOKED_AT.format(ranks[evaluating], self.name, ranks[applying]))
-        sets = {flag // _SET_AT % _SET_COUNTS for flag in said if not flag & _ABSENT}
+        sets = {(flag // _SET_AT % _SET_COUNTS, flag & _OVERWRITTEN) for flag in said if not flag & _ABSENT}
         set_apart = len(sets) > 1
         # The rest of a call's steps, too: its caller shares the values after it, and resets ``root_only``.
         before = self.root_only and not self.deferred

@@ -242,14 +242,14 @@ class ReplicaCheck:
             comparison.settle(self._job.world.control, holder, self._told, steps.since or 0, steps.noted, take)
         steps.since = steps.noted
 
-    def now(self, place: str, holder: ReplicaVariables) -> None:
-        """Compare the variables of the ranks now. Collective: all ranks. Raises as ``after`` does."""
+    def now(self, place: str, holder: ReplicaVariables, take: str = comparison.ROUNDING) -> None:
+        """Compare the variables of the ranks now, with ``take`` of ``settle``. Collective: all. Raises as ``after``."""
         if self._job.switches.settings.check == OFF:
             return
         if self._blocks:
             holder = BlockReplicas(holder, starts=False)
         if len(set(self._job.world.control.arrive(place, replica_variables.digest(holder)))) > 1:
-            comparison.settle(self._job.world.control, holder, self._told, None, 0)
+            comparison.settle(self._job.world.control, holder, self._told, None, 0, take)
 
     @property
     def _blocks(self) -> bool:

@@ -23,7 +23,7 @@ from tfdist.training import variable_writes
 from tfdist.training._replicas import SessionReplicas
 from tfdist.training.moments import Moments
 from tfdist.training.replica_check import ReplicaCheck
-from tfdist.variables import initial_sync
+from tfdist.variables import comparison, initial_sync
 from tfdist.variables.earlier_graphs import earlier_graphs
 from tfdist.variables.replica_variables import ReplicaVariables
 from tfdist.variables.session_variables import SessionVariables, settable
@@ -163,6 +163,7 @@ class SessionSteps:
             self._replicas.after(carrier)
         if any(c.set_apart for c in reach.collectives):
             self._job.say_set_apart()
+            self._replicas.now(comparison.PLACE, holder, comparison.SET_BY_SCRIPT)
         return result
 
     def callable_made(self, session: Any) -> None:
