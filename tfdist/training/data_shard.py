@@ -101,6 +101,15 @@ def _tell_dropped(length: int, size: int) -> None:
         )
 
 
+@functools.cache
+def _tell_unknown() -> None:
+    announce(
+        "tfdist.shard: the length of a dataset is not known. Elements at its end that are not enough for all ranks are "
+        "left out, as all ranks need as many. If you know the length, give it: "
+        "dataset.apply(tf.data.experimental.assert_cardinality(n))"
+    )
+
+
 def digest(data: Any) -> int:
     """Return a number from 1 to 2^60 - 1 that is equal on ranks with the same data, also if a dataset shuffles them.
 
@@ -216,7 +225,7 @@ def _shard_dataset(dataset: Any, rank: int, size: int, remainder: Remainder) -> 
             "a dataset of unknown length cannot be padded; give its length with "
             "dataset.apply(tf.data.experimental.assert_cardinality(n)), or use remainder='drop'"
         )
-    # Only whole rounds of `size` elements count, because the length is unknown until the end.
+    _tell_unknown()  # only whole rounds of `size` elements count
     rounds = dataset.window(size, drop_remainder=True)
     return rounds.flat_map(lambda *window: _element_of(window, dataset.element_spec, rank))
 
