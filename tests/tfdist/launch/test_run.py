@@ -638,10 +638,15 @@ def test_a_script_without_the_import_line(tmp_path: Path, module: bool) -> None:
 
 HOROVOD = """
 import horovod.keras.callbacks, horovod.tensorflow as hvd, horovod.tensorflow.keras as khvd
+from horovod.common.exceptions import HorovodInternalError
+from horovod.common.process_sets import ProcessSet
+from horovod.common.util import mpi_built
 from horovod.tensorflow.elastic import run
 import tfdist.horovod.elastic, tfdist.horovod.keras
 import neighbour
 assert hvd is tfdist.horovod and khvd is tfdist.horovod.keras and run is tfdist.horovod.elastic.run
+assert HorovodInternalError is hvd.elastic.HorovodInternalError and ProcessSet is hvd.ProcessSet and mpi_built()
+assert horovod.__version__ > "0.27"
 assert hvd.__spec__.name == "tfdist.horovod" and horovod.keras.callbacks is khvd.callbacks
 hvd.init()
 try:

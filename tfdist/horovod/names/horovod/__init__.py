@@ -1,6 +1,7 @@
 """Horovod's module names for programs that cannot be edited: ``tfdist-run --horovod`` puts this folder on PYTHONPATH.
 
-``horovod.tensorflow`` and its modules are ``tfdist.horovod`` and its modules; so is ``horovod.keras``.
+``horovod.tensorflow`` and its modules are ``tfdist.horovod`` and its modules; so are ``horovod.keras`` and
+``horovod.common``. The names are those of Horovod's version that ``__version__`` has.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-_MODULES = {f"{__name__}.tensorflow": "tfdist.horovod", f"{__name__}.keras": "tfdist.horovod.keras"}
+__version__ = "0.28.1"
+_MODULES = {  # by beginnings of their names; the first that fits counts
+    f"{__name__}.common.exceptions": "tfdist.horovod.elastic",
+    f"{__name__}.common.util": "tfdist.horovod",
+    f"{__name__}.common": "tfdist.horovod",
+    f"{__name__}.tensorflow": "tfdist.horovod",
+    f"{__name__}.keras": "tfdist.horovod.keras",
+}
 
 
 class _Names(MetaPathFinder, Loader):
