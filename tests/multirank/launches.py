@@ -65,7 +65,7 @@ _IN_THE_GRAPH = (
     *_of("variables", "what_is_off"),
     *_of("keras", "equal_data"),
     *_of("saves", "after_ranks_have_joined"),
-    *(f"cases_{module}." for module in ("engine", "toy_engine", "int8", "nmt")),
+    *(f"cases_{module}." for module in ("engine", "int8", "nmt")),
 )
 _TRAINING = tuple(
     f"cases_{module}."
@@ -132,7 +132,7 @@ _BY_RANKS = (
     *_of("ddl", "weighted_gradients_in", "bcast"),
 )
 _HOROVOD = tuple(f"horovod.cases_{module}." for module in ("collectives", "gradients", "keras"))
-_DIRECT = ("TFDIST_OPTIONS", "engine=direct")
+_DIRECT = ("TFDIST_ENGINE", "direct")
 _LAUNCHES = (
     # (cases_lifetime covers bounded memory, and engine.law_with_small_buckets many blocks.)
     Launch(
@@ -206,7 +206,7 @@ _LAUNCHES = (
             *_of("accumulation", "rows"),
             *_of("int8", "the_sum"),
         ),
-        settings=(("TFDIST_NODE_SIZE", "2"), ("TFDIST_OPTIONS", "engine=direct,bucket_mb=0.001")),
+        settings=(("TFDIST_NODE_SIZE", "2"), _DIRECT, ("TFDIST_BUCKET_MB", "0.001")),
         more=(*_SPARSE, "cases_law.", "cases_accumulation."),
     ),
     Launch(

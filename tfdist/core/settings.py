@@ -14,7 +14,6 @@ from tfdist.core.suggestions import meant, normalised
 from tfdist.core.wires import FORMATS
 
 _PREFIX = "TFDIST_"
-_OPTIONS = "TFDIST_OPTIONS"
 
 # There a bucket must travel while the next gradients are computed: at 1 Gbit/s this takes a seventh of a second.
 _BETWEEN_MACHINES_MB = 8.0
@@ -118,10 +117,10 @@ def _seconds(default: float, meaning: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The parsed settings. Each is a variable, ``TFDIST_`` and its name in capitals, or an entry of ``TFDIST_OPTIONS``.
+    """The parsed settings. Each is a variable: ``TFDIST_`` and its name in capitals.
 
-    Some have parts, which follow the value: ``TFDIST_SYNC=bmuf:steps=16:momentum=0.9``. In ``configure`` and in
-    ``TFDIST_OPTIONS`` each part has its own name, for example ``block_steps``.
+    Some have parts, which follow the value: ``TFDIST_SYNC=bmuf:steps=16:momentum=0.9``. In ``configure`` each part has
+    its own name, for example ``block_steps``.
 
     ::
 
@@ -227,31 +226,25 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
-        """Parse the settings. A variable of a setting has priority over an entry of ``TFDIST_OPTIONS``.
+        """Parse the settings.
 
         Raises:
           SettingsError: a value is not allowed, or a variable resembles a setting. The message names the setting.
         """
         environment = variables() if environment is None else environment
-        found = {}
-        for entry in environment.get(_OPTIONS, "").replace(",", " ").split():
-            name, _, text = entry.partition("=")
-            found[name] = (text, f"{_OPTIONS}: {name}", _OPTIONS)
-        fields = cls.fields()
+        found, fields = {}, cls.fields()
         names, foreign = {cls.written(n): n for n, f in fields.items() if "of" not in f.metadata}, []
         parts = {_PREFIX + n.upper(): cls.written(n) for n, f in fields.items() if "of" in f.metadata}
         for variable, text in environment.items():
             if variable in names:
-                found.pop(names[variable], None)  # moved to the end: its parts have priority, too
-                found[names[variable]] = (text, variable, variable)
-            elif variable != _OPTIONS and normalised(variable).startswith(normalised(_PREFIX)):
-                if (near := meant(variable, [*names, *parts, _OPTIONS])) in parts:
+                found[names[variable]] = (text, variable)
+            elif normalised(variable).startswith(normalised(_PREFIX)):
+                if (near := meant(variable, [*names, *parts])) in parts:
                     raise SettingsError(f"{variable}={text} is a part of another setting: {parts[near]}{text}")
                 if near:
                     raise SettingsError(f"{variable} is not a setting; is {near} meant? Correct it, or unset it")
                 foreign += [variable] * variable.startswith(_PREFIX)
-        texts = {name: (text, shown) for name, (text, shown, _) in found.items()}
-        settings = cls()._with(texts, {name: origin for name, (_, _, origin) in found.items()})
+        settings = cls()._with(found, {name: variable for name, (_, variable) in found.items()})
         return dataclasses.replace(settings, foreign=tuple(sorted(foreign)))
 
     def between_machines(self) -> Settings:

@@ -14,7 +14,7 @@ from tfdist.core.settings import Settings
 from tfdist.processes.process_state import GONE, STOPPED
 from tfdist.transport.calls import Call, Report, circle
 from tfdist.transport.interfaces import PeerError
-from tfdist.transport.state_line import RankState, clipped
+from tfdist.transport.state_line import RankState, States, clipped
 from tfdist.transport.whereabouts import NOBODY, ranks_text, silent_seconds, whereabouts
 
 if TYPE_CHECKING:
@@ -30,15 +30,6 @@ class Request(Protocol):
     """A pending MPI operation (``mpi4py.MPI.Request``)."""
 
     def Test(self) -> bool: ...  # noqa: N802, D102 (mpi4py's name)
-
-
-class Ranks(Protocol):
-    """States of the ranks."""
-
-    rank: int
-
-    def read(self) -> Mapping[int, RankState]:
-        """Return the states of all other ranks, as far as known; does not wait for any rank."""
 
 
 class Waiting(Protocol):
@@ -92,7 +83,7 @@ class LongWait:
       manner: arguments of the wait.
     """
 
-    def __init__(self, own: Waiting, states: Ranks, settings: Settings, request: Request, manner: WaitOptions) -> None:
+    def __init__(self, own: Waiting, states: States, settings: Settings, request: Request, manner: WaitOptions) -> None:
         self._own, self._states, self._settings = own, states, settings
         self._request, self._manner, self._call = request, manner, manner.call
         self._rank = states.rank

@@ -31,7 +31,6 @@ class TestValues:
             ("TF_DIST_ENGINE", "mpi", "is TFDIST_ENGINE meant"),
             ("TFDIST_LOSS_SCALING", "2", "is TFDIST_LOSS_SCALE meant"),
             ("TFDIST_ACCUM_STEPS", "2", "is TFDIST_ACCUMULATE_STEPS meant"),
-            ("TFDIST_OPTION", "engine=mpi", "is TFDIST_OPTIONS meant"),
         ],
     )
     def test_refusals(self, variable: str, value: str, said: str) -> None:
@@ -61,22 +60,21 @@ class TestValues:
         assert launch(environment) == expected
 
 
-class TestOptions:
-    def test_options_and_variables(self) -> None:
-        settings = Settings.from_environment(
-            {"TFDIST_OPTIONS": "engine=mpi, bucket_mb=7", "TFDIST_BUCKET_MB": "8", "HOME": "/"}
-        )
-        assert (settings.engine, settings.bucket_mb) == ("mpi", 8)
-        assert settings.origins == {"engine": "TFDIST_OPTIONS", "bucket_mb": "TFDIST_BUCKET_MB"}
+def with_values(options: str) -> Settings:
+    """Return the settings of options such as ``sync=bmuf block_steps=8``."""
+    return Settings().with_values(dict(one.split("=", 1) for one in options.split()), "a test")  # type: ignore[misc]
+
+
+class TestVariables:
+    def test_variables(self) -> None:
+        settings = Settings.from_environment({"TFDIST_BUCKET_MB": "8", "HOME": "/"})
+        assert (settings.bucket_mb, settings.origins) == (8, {"bucket_mb": "TFDIST_BUCKET_MB"})
 
     @pytest.mark.parametrize(
         ("environment", "said"),
         [
             ({"TFDIST_ENGINE": "fast"}, "TFDIST_ENGINE='fast' is out of range; it takes auto | mpi | mapped | direct"),
-            ({"TFDIST_OPTIONS": "speed=9"}, "TFDIST_OPTIONS: speed is not a setting; the settings are: TFDIST_BUCKET"),
-            ({"TFDIST_OPTIONS": "root=/opt"}, "TFDIST_OPTIONS: root is not a setting; the settings are: TFDIST_BUCKET"),
-            ({"TFDIST_OPTIONS": "bucketmb=9"}, "TFDIST_OPTIONS: bucketmb is not a setting; is bucket_mb meant?"),
-            ({"TFDIST_OPTIONS": "compression=int3"}, "none | bf16 | fp16 | int8 | int4 | int2"),
+            ({"TFDIST_COMPRESSION": "int3"}, "none | bf16 | fp16 | int8 | int4 | int2"),
             (
                 {"TFDIST_ACCUMULATE_STEPS": "0"},
                 "TFDIST_ACCUMULATE_STEPS='0' is out of range; it takes a whole number from",
@@ -91,7 +89,7 @@ class TestOptions:
         assert said in str(error.value)
 
     def test_configured(self) -> None:
-        with pytest.raises(SettingsError, match="tfdist.configure: nonsense is not a setting"):
+        with pytest.raises(SettingsError, match="nonsense is not a setting; the settings are: TFDIST_BUCKET"):
             Settings().configured(nonsense=1)
         with pytest.raises(SettingsError, match="tfdist.configure: loss_scaling is not a setting; is loss_scale meant"):
             Settings().configured(loss_scaling=1)
@@ -103,14 +101,12 @@ class TestOptions:
 
 class TestParts:
     def test_behind_a_value(self) -> None:
-        variables = {"TFDIST_SYNC": "bmuf:steps=8:momentum=0.9", "TFDIST_OPTIONS": "loss_scale=7 block_steps=2"}
+        variables = {"TFDIST_SYNC": "bmuf:steps=8:momentum=0.9"}
         with pytest.raises(SettingsError, match="TFDIST_LOSS_SCALE is '7'"):
-            Settings.from_environment(variables)
-        settings = Settings.from_environment(variables | {"TFDIST_OPTIONS": "block_steps=2 block_warmup=1"})
+            Settings.from_environment(variables | {"TFDIST_LOSS_SCALE": "7"})
+        settings = Settings.from_environment(variables)
         assert (settings.sync, settings.block_steps, settings.block_momentum) == ("bmuf", 8, "0.9")
-        assert (settings.block_warmup, settings.origins["block_steps"]) == (1, "TFDIST_SYNC")
-        options = {"TFDIST_OPTIONS": "sync=average block_steps=2"}  # a variable of its own beats TFDIST_OPTIONS
-        assert Settings.from_environment(options | {"TFDIST_SYNC": "bmuf:steps=16"}).block_steps == 16
+        assert settings.origins["block_steps"] == "TFDIST_SYNC"
         assert Settings().configured(sync="bmuf:steps=4") == Settings().configured(sync="bmuf", block_steps=4)
 
     def test_what_an_engine_was_measured_to_be(self) -> None:
@@ -154,7 +150,7 @@ class TestLossScale:
     )
     def test_refusals(self, options: str, said: str) -> None:
         with pytest.raises(SettingsError) as error:
-            Settings.from_environment({"TFDIST_OPTIONS": options})
+            with_values(options)
         assert said in str(error.value)
 
     def test_what_has_no_effect(self) -> None:
@@ -197,19 +193,17 @@ class TestBlocks:
     )
     def test_refusals(self, options: str, said: tuple[str, ...]) -> None:
         with pytest.raises(SettingsError) as error:
-            Settings.from_environment({"TFDIST_OPTIONS": options})
+            with_values(options)
         assert all(words in str(error.value) for words in said), error.value
 
     def test_blocks_travel_in_each_format(self) -> None:
         for format in ("bf16", "fp16", "int8", "int4", "int2"):
-            options = f"sync=diloco:steps=8:fragments=4:delay=2:alpha=0.25,compression={format}"
-            settings = Settings.from_environment({"TFDIST_OPTIONS": options})
+            settings = with_values(f"sync=diloco:steps=8:fragments=4:delay=2:alpha=0.25 compression={format}")
             assert (settings.block_fragments, settings.block_delay, settings.block_alpha) == (4, 2, 0.25)
             assert settings.of_blocks("block_state") == "keep"
 
     def test_sparse_has_a_meaning_in_a_warm_up(self) -> None:
-        options = "sync=bmuf block_steps=8 sparse=gather block_warmup=3"
-        assert Settings.from_environment({"TFDIST_OPTIONS": options}).block_warmup == 3
+        assert with_values("sync=bmuf block_steps=8 sparse=gather block_warmup=3").block_warmup == 3
 
     def test_configured(self) -> None:
         assert Settings().configured(sync="bmuf", block_steps=4).block_steps == 4
