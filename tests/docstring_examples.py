@@ -21,7 +21,7 @@ from tfdist import keras as tfdist_keras
 # They end the process, or need other calls around them: their examples are code blocks, which are not run.
 NOT_RUN = {
     *("abort", "uninstall", "join", "init", "ask_to_stop", "last_step"),
-    *("use_reducer", "add_engine", "use_exchange"),
+    *("use_reducer", "use_exchange"),
 }
 
 

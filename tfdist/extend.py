@@ -1,4 +1,4 @@
-"""Extension points: add a reducer, a stage of an update, an engine, or an exchange in the graph.
+"""Extension points: add a reducer, a stage of an update, or an exchange in the graph.
 
 Add the same extensions on all ranks, before the first step.
 
@@ -24,10 +24,9 @@ from __future__ import annotations
 from typing import Literal
 
 from tfdist.core import exclusions
-from tfdist.core.log import announce
 from tfdist.core.windows import STEPS as WINDOW_STEPS
 from tfdist.core.windows import Windows
-from tfdist.engine.engines import AllReduceContext, Bucket, BucketAllReduce, Candidates, Engine, register
+from tfdist.engine.engines import Bucket
 from tfdist.graph.gradient_average import Average
 from tfdist.graph.graph_exchange import GraphExchange
 from tfdist.graph.job import Reducer
@@ -37,17 +36,13 @@ from tfdist.updates.pipeline import GoOn, Stage, Update
 
 __all__ = [
     "WINDOW_STEPS",
-    "AllReduceContext",
     "Bucket",
-    "BucketAllReduce",
-    "Engine",
     "GoOn",
     "GraphExchange",
     "Reducer",
     "Stage",
     "Update",
     "Windows",
-    "add_engine",
     "add_stage",
     "average",
     "remove_stage",
@@ -121,24 +116,6 @@ def remove_stage(stage: Stage) -> None:
       >>> tfdist.extend.remove_stage(stage)
     """
     pipeline_of(process().steps).remove(stage)
-
-
-def add_engine(name: str, candidates: Candidates) -> None:
-    """Add an engine, which adds the arrays of all ranks. It is timed with the other engines at the first gradients.
-
-    After the first gradients the engine has been chosen. A later call has no effect and logs this.
-
-    Args:
-      name: name of the engine.
-      candidates: function (world, settings) -> variants of the ``Engine`` that work on this system; collective.
-
-    Example::
-
-        extend.add_engine("everything", lambda world, settings: [Everything()])  # tests/multirank/cases_toy_engine.py
-    """
-    if process().job.engines.choice is not None:
-        announce(f"add_engine({name!r}) has no effect after the first gradients, when the engine was chosen")
-    register(name, candidates)
 
 
 def use_exchange(exchange: GraphExchange | None) -> None:

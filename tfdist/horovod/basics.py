@@ -1,4 +1,4 @@
-"""Basics: init and shutdown, ranks and sizes, and the libraries that this package is built with."""
+"""Basics: init and shutdown, ranks and sizes, the libraries that this package is built with, and timelines."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
+from tfdist.core.log import announce
 from tfdist.horovod._state import NOT_INITIALIZED, state
 from tfdist.horovod.process_sets import ProcessSet, add_process_set, global_process_set
 
@@ -153,6 +154,20 @@ def gpu_available(ext_base_name: str = "tensorflow", verbose: bool = False) -> b
     return bool(tf.config.list_physical_devices("GPU"))
 
 
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Log how a timeline is recorded: ``TFDIST_TIMELINE``, for a whole job.
+
+    Args:
+      file_path: name for the setting.
+      mark_cycles: has no meaning here, since there are no cycles.
+    """
+    announce(f"start_timeline records nothing here: start the job with TFDIST_TIMELINE={file_path}, which records all")
+
+
+def stop_timeline() -> None:
+    """Do nothing: see ``start_timeline``."""
+
+
 __all__ = [
     "ccl_built",
     "cross_rank",
@@ -174,4 +189,6 @@ __all__ = [
     "rocm_built",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
 ]

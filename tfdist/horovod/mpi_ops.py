@@ -29,7 +29,6 @@ from tfdist.horovod.rank_ops import (
     rank_op,
     size_op,
 )
-from tfdist.horovod.timeline import start_timeline, stop_timeline
 
 
 def _allreduce(
@@ -76,7 +75,5 @@ __all__ = [
     "reducescatter",
     "remove_process_set",
     "size_op",
-    "start_timeline",
-    "stop_timeline",
 ]
 __all__ += basics.__all__

@@ -93,21 +93,17 @@ def _check_kind(data: Any) -> None:
 @functools.cache  # log once, because a script may shard each batch
 def _tell_dropped(length: int, size: int) -> None:
     left = length % size
-    if left > _TOLD_SHARE * length:
+    if length == _UNKNOWN:
+        announce(
+            "tfdist.shard: the length of a dataset is not known. Elements at its end that are not enough for all ranks "
+            "are left out. If you know the length, give it: dataset.apply(tf.data.experimental.assert_cardinality(n))"
+        )
+    elif left > _TOLD_SHARE * length:
         rest = f"the last {left} of {length} elements are" if left > 1 else f"the last of {length} elements is"
         announce(
             f"tfdist.shard: {rest} left out, so that all {size} ranks have as many. With remainder='pad' some elements "
             "are used twice instead"
         )
-
-
-@functools.cache
-def _tell_unknown() -> None:
-    announce(
-        "tfdist.shard: the length of a dataset is not known. Elements at its end that are not enough for all ranks are "
-        "left out, as all ranks need as many. If you know the length, give it: "
-        "dataset.apply(tf.data.experimental.assert_cardinality(n))"
-    )
 
 
 def digest(data: Any) -> int:
@@ -225,7 +221,7 @@ def _shard_dataset(dataset: Any, rank: int, size: int, remainder: Remainder) -> 
             "a dataset of unknown length cannot be padded; give its length with "
             "dataset.apply(tf.data.experimental.assert_cardinality(n)), or use remainder='drop'"
         )
-    _tell_unknown()  # only whole rounds of `size` elements count
+    _tell_dropped(length, size)  # only whole rounds of `size` elements count
     rounds = dataset.window(size, drop_remainder=True)
     return rounds.flat_map(lambda *window: _element_of(window, dataset.element_spec, rank))
 

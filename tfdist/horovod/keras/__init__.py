@@ -17,7 +17,6 @@ from tfdist.horovod.keras import callbacks, elastic
 from tfdist.horovod.ops import Adasum, Average, Max, Min, Product, Sum
 from tfdist.horovod.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from tfdist.horovod.sync_batch_norm import SyncBatchNormalization
-from tfdist.horovod.timeline import start_timeline, stop_timeline
 
 
 def DistributedOptimizer(
@@ -165,7 +164,5 @@ __all__ = [
     "load_model",
     "reducescatter",
     "remove_process_set",
-    "start_timeline",
-    "stop_timeline",
 ]
 __all__ += basics.__all__
