@@ -16,7 +16,13 @@ import tensorflow as tf
 import tfdist
 from tests.multirank.cases_apart import LAST, RANK, SIZE, WAYS, Step, batches, in_a_function, noticed
 from tests.multirank.cases_saves import shared_folder
-from tests.multirank.inside import captured_log, everywhere, forget_trainings, settings
+from tests.multirank.inside import (
+    captured_log,
+    everywhere,
+    forget_trainings,
+    nobody_has_told_of_what_was_set,
+    settings,
+)
 from tests.multirank.oracle import one_process, v1
 from tests.named import subtest
 
@@ -216,6 +222,7 @@ def case_what_a_session_is_fed() -> None:
 
 def case_what_one_rank_assigns_in_a_session_that_trains() -> None:
     """All ranks have rank 0's values after the next step, and one line is logged."""
+    nobody_has_told_of_what_was_set()
     with captured_log() as lines:
         for name, which in itertools.product(("assign", "load"), ([0], [LAST], range(SIZE))):
             own = {3: {name: 1.0}} if RANK in which else {}

@@ -296,6 +296,12 @@ def channels_of_groups() -> tuple[int, int]:
     return len(groups), sum(len(group.channels.things) for group in groups)
 
 
+def nobody_has_told_of_what_was_set() -> None:
+    """Let messages about variables that some ranks have set, which a job logs once, be logged again."""
+    vars(job()).pop("say_set_apart", None)
+    process().steps.replicas._told.clear()
+
+
 def forget_trainings() -> None:
     """Forget variables that differ on purpose, so that the end of the job does not report them."""
     process().steps.replicas._carriers.clear()

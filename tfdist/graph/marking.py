@@ -165,7 +165,8 @@ def tensor_of(variables: Set[Hashable], values: Iterable[tf.Tensor], state: Grap
     values = [*values, *stored_behind(values, state)] if state.of_tensors else []
     for op in _behind(values, state):
         found = state.of_tensors.get(op)
-        if found is not None and _reads(found, variables):
+        before = ancestors([found.op], control=False) if found is not None else ()
+        if any(handle_key(t) in variables for one in before for t in one.inputs):
             return found
         for body in traversal.bodies(op):
             pairs = zip(op.inputs[traversal.arguments(op) :], body.inputs, strict=False)
@@ -174,10 +175,6 @@ def tensor_of(variables: Set[Hashable], values: Iterable[tf.Tensor], state: Grap
             if found is not None:
                 return found
     return None
-
-
-def _reads(tensor: tf.Tensor, variables: Set[Hashable]) -> bool:
-    return any(handle_key(t) in variables for op in ancestors([tensor.op], control=False) for t in op.inputs)
 
 
 def left_to_optimizer(values: Iterable[tf.Tensor], state: GraphState) -> None:

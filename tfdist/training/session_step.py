@@ -163,7 +163,8 @@ class SessionSteps:
             self._replicas.after(carrier)
         if any(c.set_apart for c in reach.collectives):
             self._job.say_set_apart()
-            self._replicas.now(comparison.PLACE, holder, comparison.SET_BY_SCRIPT)
+            if self._job.switches.settings.sync == "gradients":  # in a block each rank has its own values
+                self._replicas.now(comparison.PLACE, holder, comparison.SET_BY_SCRIPT)
         return result
 
     def callable_made(self, session: Any) -> None:
