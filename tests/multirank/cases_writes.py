@@ -334,6 +334,25 @@ def case_gradients_with_respect_to_computed_tensors() -> None:
         with subtest(name):
             told = refusal(run)
             assert "that is computed from the variable" in told and "all_reduce(value, 'mean')" in told, told
+
+    def natural(feeds: list[Feed]) -> dict[str, np.ndarray]:
+        """Continue the chain rule by hand, as natural gradients do: the gradient behind it is averaged."""
+        v = tf.Variable(tf.random.normal([5, 3]))
+
+        @tf.function
+        def step(x: Any) -> None:
+            half = 0.5 * v
+            with tf.GradientTape() as chain, tf.GradientTape() as tape:
+                chain.watch(half)
+                new = v + tf.tanh(half)
+                loss = tf.reduce_mean((x @ v) ** 2)
+            v.assign_sub(0.1 * chain.gradient(new, half, tape.gradient(loss, v)))
+
+        for feed in feeds:
+            step(feed["x"])
+        return {"v": v.numpy()}
+
+    assert_program_law(natural)
     norm, optimizer = tf.Variable(0.0), keras.optimizers.SGD(0.1)
     for alike, apply in (
         (True, lambda v, made: v.assign_sub(0.1 * tfdist.all_reduce(made()[0], "mean"))),

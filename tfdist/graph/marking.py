@@ -68,7 +68,10 @@ def _note_of_tensors(xs: Sequence[Any], gradients: Sequence[Gradient | None]) ->
     for x, gradient in zip(xs, gradients, strict=True):
         values = getattr(gradient, "values", gradient)
         if isinstance(values, tf.Tensor) and variable_key(x) is None and is_symbolic(x) and is_symbolic(values):
-            make_state(x.graph).of_tensors[values.op] = x
+            state = make_state(x.graph)
+            # With other gradients behind it, it continues a chain, and they are averaged.
+            if not set(markers_behind([values], state)).difference(markers_behind([x], state)):
+                state.of_tensors[values.op] = x
 
 
 def tensor_key(tensor: tf.Tensor) -> Hashable:

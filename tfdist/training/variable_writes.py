@@ -66,8 +66,7 @@ def before_run(graph: tf.Graph, job: Job) -> None:
 
 
 def _refuse_of_tensors(values: Sequence[tf.Tensor], writes: str, state: GraphState, variable: Any) -> None:
-    tensor = marking.tensor_of({variable}, values, state)
-    if tensor is not None:
+    if (tensor := marking.tensor_of({variable}, values, state)) is not None:
         raise RuntimeError(
             f"{writes} gets a value computed from gradients with respect to {tensor.name}, a tensor that is computed "
             "from the variable. tfdist averages gradients with respect to variables. Differentiate with respect to the "
