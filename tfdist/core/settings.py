@@ -24,11 +24,10 @@ _STATES = "reset", "average", "keep"  # treatment of an optimizer's state at the
 # Defaults of DiLoCo's outer optimizer (Douillard et al. 2023, section 3); inner optimizers keep their state.
 _DILOCO = {"block_momentum": "0.9", "block_learning_rate": 0.7, "block_nesterov": True, "block_state": "keep"}
 
-# The table of ``tfdist.engine.engines`` adds the names of its engines.
-ENGINES = ["auto"]
 # TensorFlow's own collectives, in the graph. An engine exchanges the tensors that they do not support.
 COLLECTIVES, NCCL = "collectives", "nccl"
 IN_THE_GRAPH = COLLECTIVES, NCCL
+ENGINES = ("auto", "mpi", "mapped", "direct", "shared", *IN_THE_GRAPH)
 
 
 class SettingsError(ValueError):

@@ -13,27 +13,28 @@ import numpy as np
 from tfdist.core.alignment import aligned
 from tfdist.core.flight_recorder import SILENT
 from tfdist.core.log import announce
-from tfdist.core.settings import ENGINES, IN_THE_GRAPH, Settings, SettingsError, settings_difference
+from tfdist.core.settings import IN_THE_GRAPH, Settings, SettingsError, settings_difference
 from tfdist.engine import (
     _mapped_memory_engine,
     _mpi_engine,
     _process_memory_engine,
     _shared_memory_engine,
     _small_buckets,
-    engines,
 )
 from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.collective import Collective
 from tfdist.engine.engines import Bucket, Choice, Engine
 from tfdist.transport.interfaces import Chunking, World
 
-# The table of engines; the first is taken unless a later one is clearly faster.
 _MPI = "mpi"
-engines.register(_MPI, _mpi_engine.candidates)
-engines.register("mapped", _mapped_memory_engine.candidates)
-engines.register("direct", _process_memory_engine.candidates)
-engines.register("shared", _shared_memory_engine.candidates)
-ENGINES.extend(IN_THE_GRAPH)  # valid settings, but not in this table: see ``tfdist.graph.tensorflow_collectives``
+# By names in the setting. Each returns the variants that the system allows. The first is taken unless a later one is
+# clearly faster.
+_CANDIDATES: dict[str, Callable[[World, Settings], Sequence[Engine]]] = {
+    _MPI: _mpi_engine.candidates,
+    "mapped": _mapped_memory_engine.candidates,
+    "direct": _process_memory_engine.candidates,
+    "shared": _shared_memory_engine.candidates,
+}
 
 BASE: Engine = _mpi_engine.MpiEngine()
 SIZES_BYTES = (1 << 12, 1 << 15, 1 << 18, 1 << 21, 1 << 23, 1 << 25)
@@ -156,7 +157,7 @@ class Engines:
             )
             if difference:
                 raise SettingsError(difference)
-            self.choice = self._chosen(engines.candidates(self._world, settings))
+            self.choice = self._chosen(self._candidates())
         return self.choice
 
     def _chosen(self, candidates: Sequence[Engine]) -> Choice:
@@ -207,7 +208,14 @@ class Engines:
 
     def measure(self) -> Measurement:
         """Time the engines, which takes a fraction of a second. Collective: all ranks."""
-        return self._measured(engines.candidates(self._world, self._settings()), each_size=True)
+        return self._measured(self._candidates(), each_size=True)
+
+    def _candidates(self) -> list[Engine]:
+        """Return the engines that the settings and the system allow. Collective: all ranks."""
+        settings = self._settings()
+        # If the setting names TensorFlow's collectives, these engines take the tensors that those do not take.
+        names = [settings.engine] if settings.engine in _CANDIDATES else list(_CANDIDATES)
+        return [engine for name in names for engine in _CANDIDATES[name](self._world, settings)]
 
     def _measured(self, candidates: Sequence[Engine], each_size: bool) -> Measurement:
         sizes = self._sizes_bytes()

@@ -1,26 +1,20 @@
-"""Engine: one way to add arrays of all ranks. This module also has the table of engines.
-
-A new engine is a module like ``_shared_memory_engine`` and a line ``register(name, candidates)``. ``TFDIST_ENGINE`` can
-then choose it; with ``auto`` it is timed together with the other engines.
-"""
+"""Engine: one way to add arrays of all ranks."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from tfdist.core import settings
 from tfdist.core.flight_recorder import Span
 from tfdist.core.reduce_ops import Op
-from tfdist.core.settings import Settings
 from tfdist.core.wires import PLAIN, Format, Wire
 from tfdist.engine._buffers import Allocate
 from tfdist.engine._layout import Piece
-from tfdist.transport.interfaces import Channel, Chunking, NodeMemory, World
+from tfdist.transport.interfaces import Channel, Chunking, NodeMemory
 
 
 class AllReduceContext(Protocol):
@@ -186,26 +180,3 @@ class Choice:
             if opened is not None:
                 return engine, opened
         raise RuntimeError(f"{self.base} needs something that the channel of {bucket.what} does not have")
-
-
-Candidates = Callable[[World, Settings], Sequence[Engine]]
-_CANDIDATES: dict[str, Candidates] = {}
-
-
-def register(name: str, candidates: Candidates) -> None:
-    """Add an engine to the table.
-
-    Args:
-      name: name in ``TFDIST_ENGINE``.
-      candidates: (world, settings) -> the variants of the engine that the system allows; collective.
-    """
-    _CANDIDATES[name] = candidates
-    if name not in settings.ENGINES:
-        settings.ENGINES.append(name)
-
-
-def candidates(world: World, settings: Settings) -> list[Engine]:
-    """Return the engines that the settings and the system allow. Collective: all ranks."""
-    # If the setting names TensorFlow's collectives, these engines take the tensors that those do not take.
-    names = [settings.engine] if settings.engine in _CANDIDATES else list(_CANDIDATES)
-    return [engine for name in names for engine in _CANDIDATES[name](world, settings)]
