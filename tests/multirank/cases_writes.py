@@ -358,6 +358,7 @@ def case_gradients_with_respect_to_computed_tensors() -> None:
         (True, lambda v, made: v.assign_sub(0.1 * tfdist.all_reduce(made()[0], "mean"))),
         (False, lambda v, made: optimizer.apply([made()[0]], [v])),
         (True, lambda v, made: norm.assign(tf.norm(made()[0]))),
+        (True, lambda v, made: tf.raw_ops.Stage(values=[made()[0]], shared_name="own")),
     ):
         assert_equal_everywhere(in_function(apply, alike)())
     with settings():

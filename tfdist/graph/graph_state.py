@@ -62,6 +62,7 @@ class GraphState:
       exchanged: operations that execute collectives, in functions too. Their results come from all ranks.
       late: gradients made in another way, which are averaged when they are applied.
       examined: number of the graph's operations that were searched for writes of gradients to variables.
+      examined_version: ``graph.version`` at that search.
       ran_version: ``graph.version`` when a session last ran the graph; older operations cannot be rewired any more.
       synchronised: sessions in which all ranks have rank 0's values.
       own: by session, names of the variables that this rank has assigned to since one initialiser gave all ranks the
@@ -89,6 +90,7 @@ class GraphState:
         self.exchanged: set[tf.Operation] = set()
         self.late: list[Any] = []
         self.examined = 0
+        self.examined_version = -1
         self.ran_version = -1
         self.synchronised: weakref.WeakSet[Any] = weakref.WeakSet()
         self.own: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()

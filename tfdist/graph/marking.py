@@ -67,7 +67,9 @@ def refuse_own_tables(variables: Sequence[Any]) -> None:
 def _note_of_tensors(xs: Sequence[Any], gradients: Sequence[Gradient | None]) -> None:
     for x, gradient in zip(xs, gradients, strict=True):
         values = getattr(gradient, "values", gradient)
-        if isinstance(values, tf.Tensor) and variable_key(x) is None and is_symbolic(x) and is_symbolic(values):
+        if not isinstance(x, tf.Tensor) or not isinstance(values, tf.Tensor) or variable_key(x) is not None:
+            continue
+        if is_symbolic(x) and is_symbolic(values):
             state = make_state(x.graph)
             # With other gradients behind it, it continues a chain, and they are averaged.
             if not set(markers_behind([values], state)).difference(markers_behind([x], state)):

@@ -244,7 +244,7 @@ class _Driven:
 
     So at first it is tested without naps. An all-reduce of 256 KiB took 0.5 ms, and 1.1 ms with naps from 0.1 ms on.
     Later it is tested many times between two naps. Where ranks may not read each other's memory, a call moves one cell
-    of 16 KiB. With one test a nap 8 MiB took 1 s, and 14 ms so.
+    of 16 KiB. 8 MiB took 1 s with one test a nap, and take 14 ms now.
     """
 
     def __init__(self, request: Request) -> None:

@@ -243,7 +243,13 @@ class ReplicaCheck:
         steps.since = steps.noted
 
     def now(self, place: str, holder: ReplicaVariables, take: str = comparison.ROUNDING) -> None:
-        """Compare the variables of the ranks now, with ``take`` of ``settle``. Collective: all. Raises as ``after``."""
+        """Compare the variables of the ranks now. Collective: all ranks. Raises as ``after`` does.
+
+        Args:
+          place: description for messages, the same on all ranks.
+          holder: holder of this rank's variables.
+          take: which values to take if they differ; see ``comparison.settle``.
+        """
         if self._job.switches.settings.check == OFF:
             return
         if self._blocks:

@@ -19,7 +19,6 @@ from tfdist.graph import function_state, marking
 from tfdist.graph.graph_state import GraphState, state_of
 from tfdist.graph.job import Job
 from tfdist.graph.markers import Marker, handle_key
-from tfdist.graph.marking import marker_of
 from tfdist.graph.traversal import STORES, ancestors, outermost
 from tfdist.training import gradient_rewrite
 
@@ -53,7 +52,9 @@ def before_run(graph: tf.Graph, job: Job) -> None:
     state = state_of(graph)
     if state is None or not (state.pending or state.of_tensors) or not job.switches.rewrites:
         return
-    operations = graph.get_operations()
+    if state.examined_version == graph.version:  # to list the operations of a large graph takes time in each run
+        return
+    operations, state.examined_version = graph.get_operations(), graph.version
     new, state.examined = operations[state.examined :], len(operations)
     writes = [op for op in new if may_write(op.type) and _stored(op.type, op.inputs)]
     accumulators = _accumulators(state) if writes else set()
@@ -66,7 +67,8 @@ def before_run(graph: tf.Graph, job: Job) -> None:
 
 
 def _refuse_of_tensors(values: Sequence[tf.Tensor], writes: str, state: GraphState, variable: Any) -> None:
-    if (tensor := marking.tensor_of({variable}, values, state)) is not None:
+    # A stage, or a queue that the function makes, has no key.
+    if variable is not None and (tensor := marking.tensor_of({variable}, values, state)) is not None:
         raise RuntimeError(
             f"{writes} gets a value computed from gradients with respect to {tensor.name}, a tensor that is computed "
             "from the variable. tfdist averages gradients with respect to variables. Differentiate with respect to the "
@@ -143,7 +145,7 @@ def returned(graph: Any) -> dict[int, Returned]:
         return {}
     found = {}
     for number, tensor in enumerate(graph.outputs):
-        marker = marker_of(tensor, state)
+        marker = marking.marker_of(tensor, state)
         itself = marker is not None and not marker.each
         if marker is None and (tensor.dtype.is_floating or tensor.dtype.is_complex):
             marker = gradient_rewrite.late_behind(tensor, state)
@@ -155,5 +157,5 @@ def returned(graph: Any) -> dict[int, Returned]:
 def fetched(fetches: Any, state: GraphState) -> Marker | None:
     """Return the marker of a fetched gradient that has not been averaged; None if there is none."""
     tensors = (f for f in tf.nest.flatten(fetches, expand_composites=True) if isinstance(f, tf.Tensor))
-    markers = (marker_of(tensor, state) for tensor in tensors)
+    markers = (marking.marker_of(tensor, state) for tensor in tensors)
     return next((m for m in markers if m is not None and not m.averaged), None)

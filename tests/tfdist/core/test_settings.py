@@ -89,7 +89,9 @@ class TestVariables:
         assert said in str(error.value)
 
     def test_configured(self) -> None:
-        with pytest.raises(SettingsError, match="nonsense is not a setting; the settings are: TFDIST_BUCKET"):
+        with pytest.raises(
+            SettingsError, match="tfdist.configure: nonsense is not a setting; the settings are: TFDIST"
+        ):
             Settings().configured(nonsense=1)
         with pytest.raises(SettingsError, match="tfdist.configure: loss_scaling is not a setting; is loss_scale meant"):
             Settings().configured(loss_scaling=1)
