@@ -47,6 +47,8 @@ _LARGEST_BETWEEN_MACHINES_BYTES = 1 << 23  # as large as buckets are
 # Between machines latency decides for smaller buckets, and MPI needs fewer messages. This limit is not measured: it
 # decides the order in which the ranks' values are added, and two runs must get the same bits.
 _CROSSOVER_BETWEEN_MACHINES_BYTES = 1 << 16
+_SMALLEST_MAPPED_BYTES = 1 << 16
+_MOST_THREADS = 4
 _REPETITIONS = 5
 # Share of an earlier engine's time below which an engine is preferred. Shared memory in pieces of 1 MiB took 0.66 to
 # 1.2 of the direct engine's time here, varying from start to start. It took twice as long in training steps with
@@ -157,8 +159,20 @@ class Engines:
             )
             if difference:
                 raise SettingsError(difference)
-            self.choice = self._chosen(self._candidates())
+            automatic = self._settings().engine in ("auto", *IN_THE_GRAPH)
+            self.choice = self._by_rule() if automatic else self._chosen(self._candidates())
         return self.choice
+
+    def _by_rule(self) -> Choice:
+        """Return mapped memory where the ranks of a node can map each other's memory, else MPI."""
+        mapped = self._candidates_of("mapped")
+        if not mapped:
+            return self._with_small(_BASE_ALONE)
+        return self._with_small(Choice(mapped[-1], _SMALLEST_MAPPED_BYTES, BASE))
+
+    def _candidates_of(self, name: str) -> Sequence[Engine]:
+        found = _CANDIDATES[name](self._world, self._settings())
+        return [engine for engine in found if getattr(engine, "workers", 1) <= _MOST_THREADS]
 
     def _chosen(self, candidates: Sequence[Engine]) -> Choice:
         settings = self._settings()
