@@ -118,8 +118,8 @@ MUTANTS = (
         "cases_engine or cases_law or cases_keras",
     ),
     Mutant(
-        "no divisor of rows in shared memory",
-        "engine/_direct_rows.py",
+        "no divisor of rows in mapped memory",
+        "engine/_mapped_rows.py",
         "reduce_ops.scale(sums, divisor)",
         "cases_engine or cases_law or cases_keras",
     ),

@@ -17,7 +17,6 @@ from tests.launch import ROOT, mpirun
 from tests.readme_commands import Command, NoRuleError, Run, blocks, commands, prose, readme_files, rule_of
 from tfdist.core import exclusions
 from tfdist.core.settings import Settings
-from tfdist.engine import autotune  # noqa: F401 (the table of engines, of which the settings have the names)
 
 COMMANDS = [command for path in readme_files() for command in commands(path)]
 SCRIPTS = [

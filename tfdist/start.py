@@ -23,7 +23,7 @@ from tfdist.core.log import (
     write_last_message,
 )
 from tfdist.core.settings import IN_THE_GRAPH, Settings, SettingsError
-from tfdist.engine.autotune import Engines
+from tfdist.engine.choice import Engines
 from tfdist.graph.job import Job, Switches
 from tfdist.mpi.connect import connect
 from tfdist.processes import devices, exit_code, watchdog

@@ -78,7 +78,6 @@ class Job:
             "TFDIST_STALL_SECONDS": "3",
             "TFDIST_STALL_ABORT_SECONDS": str(ABORT_SECONDS),
             "TFDIST_TRACE_FOLDER": str(self._traces),
-            "TFDIST_ENGINE": "direct" if max(ranks.values()) > 1 else "mpi",  # measuring takes long on such links
             **limits,
         }
         with open(folder / "said", "wb") as said:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import threading
@@ -26,18 +25,15 @@ from tests.multirank.inside import (
     bytes_of_buffers,
     channels_with,
     current_settings,
-    direct,
     job,
     mapped,
     no_room_in_shared_memory,
     nodes,
     opened,
     pages_bytes,
-    reads_memory_of_other_ranks,
     reductions,
     report,
     settings,
-    staged,
     through_mpi,
 )
 from tests.multirank.oracle import assert_law, v1
@@ -45,23 +41,14 @@ from tests.named import subtest
 from tfdist.core import reduce_ops
 from tfdist.core.topology import Topology
 from tfdist.engine import sparse_rows
+from tfdist.engine.choice import Choice
 from tfdist.engine.collective import Collective
-from tfdist.engine.engines import Choice
 from tfdist.engine.sparse_rows import Rows, Table
-from tfdist.transport.interfaces import Chunking, NodeMemory
 
 SIZE, RANK = tfdist.size(), tfdist.rank()
 
 
-STAGED, PRIVATE = staged(), through_mpi()
-WAYS = [
-    STAGED,
-    PRIVATE,
-    at_once(),
-    mapped(),
-    mapped(3),
-    *([direct(), direct(3)] if reads_memory_of_other_ranks() else []),
-]
+WAYS = [through_mpi(), at_once(), mapped(), mapped(3)]
 
 
 def reduce(collective: Collective, number: int, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -148,7 +135,7 @@ def case_pieces_of_lanes_that_nodes_share() -> None:
     """Four ranks on nodes of 1, 1 and 2: the first two nodes share both shards, in more pieces than go at a time."""
     topology = Topology(((0,), (1,), (2, 3)) if SIZE == 4 else tuple((rank,) for rank in range(SIZE)))
     kinds = (np.bool_, np.int8, np.int64, np.float16, ml_dtypes.bfloat16, np.float32, np.float64, np.complex64)
-    with reductions(topology, Chunking(64, 16)) as between:
+    with reductions(topology, 64) as between:
         for dtype, elements in [*((dtype, 3001) for dtype in kinds), (np.float32, 0), (np.float32, 150_000)]:
             with subtest(dtype, elements):
                 every = [np.random.RandomState(rank).randint(0, 5, elements).astype(dtype) for rank in range(SIZE)]
@@ -197,7 +184,7 @@ def case_a_static_shape_that_is_not_true() -> None:
 def case_random_sizes_threads_and_delays() -> None:
     """Buckets have random sizes, each rank its own delays and number of threads; every value is checked."""
     shared_seed, own = np.random.RandomState(7), np.random.RandomState(RANK)
-    for way in (*WAYS, *(dataclasses.replace(w, crossover_bytes=1 << 12) for w in WAYS[2:])):
+    for way in (*WAYS, mapped(3, 1 << 12)):
         for threads in (1, 2, 4):
             sizes = [int(shared_seed.randint(1, 4000)) for _ in range(int(shared_seed.randint(1, 9)))]
             with subtest(way, threads), settings(way, bucket_mb=0.004), tf.Graph().as_default():
@@ -239,7 +226,7 @@ def _delayed_step(sizes: Sequence[int], random: np.random.RandomState) -> tuple[
 def case_law_with_small_buckets_and_one_thread() -> None:
     for way in WAYS:
         with subtest(way), settings(way, bucket_mb=1e-5):
-            assert_law(functools.partial(clipped_model, OPTIMIZERS["momentum" if way == STAGED else "adam"]))
+            assert_law(functools.partial(clipped_model, OPTIMIZERS["momentum" if way == WAYS[0] else "adam"]))
 
 
 def case_compressed_gradients_are_added_in_float32() -> None:
@@ -409,7 +396,7 @@ def case_sparse_as_dense_hands_out_dense_gradients() -> None:
 
 def case_a_refusal_of_shared_memory_falls_back() -> None:
     """With /dev/shm too small, the gradients go through MPI."""
-    with no_room_in_shared_memory(), settings(staged(20 << 20)):  # more than any window has left
+    with no_room_in_shared_memory(), settings(mapped()):
         elements = 100_000
         exchange = all_reduce("x", "sum", np.dtype(np.float32), [elements])
         collective = opened(exchange)
@@ -480,11 +467,10 @@ def case_an_arrival_of_many_ranks() -> None:
 
 def case_shared_memory_is_there_when_it_is_given_out() -> None:
     """All pages are allocated: with a full /dev/shm, the first access to a page would kill the rank in a step."""
-    piece = 6 << 20
-    node = job().world.channel("a large one", NodeMemory(piece, 0)).node
+    node = job().world.channel("a test", shared=True).node
     if node is not None:  # several ranks share a machine
         for inputs in node.inputs:
-            assert pages_bytes(inputs[node.index]) >= piece
+            assert pages_bytes(inputs[node.index]) >= inputs[node.index].nbytes
 
 
 def case_groups() -> None:
@@ -563,7 +549,7 @@ def case_settings_are_kept() -> None:
         settings(),
         pytest.raises(tfdist.SettingsError, match="engine is read when tfdist is imported: set TFDIST_ENGINE"),
     ):
-        tfdist.configure(engine="shared")
+        tfdist.configure(engine="mpi")
 
 
 def resident_bytes() -> int:
@@ -592,7 +578,7 @@ def memory_of(way: Choice) -> None:
         for _ in range(5):
             session.run(large_step)
         owned = bytes_of_buffers(graph)
-        assert sum(owned) + 4 * getattr(way.engine, "piece_bytes", 0) <= 3 * sum(sizes), owned
+        assert sum(owned) <= 3 * sum(sizes), owned
         for _ in range(20):
             session.run(both_steps)
             session.run(large_step)

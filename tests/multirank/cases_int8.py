@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import tfdist
 from tests.multirank.cases_programs import refusal
-from tests.multirank.inside import direct, everywhere, nodes, settings, staged, through_mpi
+from tests.multirank.inside import everywhere, mapped, nodes, settings, through_mpi
 from tests.multirank.oracle import each, v1
 from tests.named import subtest
 
@@ -64,8 +64,8 @@ def case_the_sum_of_all_steps_is_that_of_the_gradients() -> None:
     largest = [
         max(np.abs(g).max() for s in range(STEPS) for r in range(SIZE) for g in [gradient(s, r)[n]]) for n in range(3)
     ]
-    for choice, run in each((direct(), staged(), through_mpi()), (in_a_session, in_a_function)):
-        with subtest(choice.engine.name, run), settings(choice):
+    for choice, run in each((mapped(), through_mpi()), (in_a_session, in_a_function)):
+        with subtest(choice, run), settings(choice):
             tfdist.configure(compression="int8", bucket_mb=64)
             found = run()
             assert all(
@@ -92,8 +92,8 @@ def case_what_is_not_finite_is_gone_with_its_step() -> None:
         optimizer.apply(gradients, [w, b])
         return gradients
 
-    for choice in (direct(), staged(), through_mpi()):
-        with subtest(choice.engine.name), settings(choice):
+    for choice in (mapped(), through_mpi()):
+        with subtest(choice), settings(choice):
             tfdist.configure(compression="int8", bucket_mb=64)
             for value in (1.0, np.inf if RANK == SIZE - 1 else 1.0, 1.0, 1.0):
                 found = step(tf.constant(value, tf.float32))[1].numpy()
@@ -138,8 +138,8 @@ def case_a_checkpoint_has_what_is_left_over_of_all_ranks() -> None:
     """Rank 0 restores it in a new program, which continues bit for bit."""
     first, then = range(5), range(5, 9)
     true = [np.sum([np.mean([gradient(s, r)[n] for r in range(SIZE)], 0) for s in first], 0) for n in range(3)]
-    for choice in (direct(), staged(), through_mpi()):
-        with subtest(choice.engine.name), settings(choice), tempfile.TemporaryDirectory() as folder:
+    for choice in (mapped(), through_mpi()):
+        with subtest(choice), settings(choice), tempfile.TemporaryDirectory() as folder:
             tfdist.configure(compression="int8", bucket_mb=0.1)
             path = str(Path(folder) / "c")
             program, again = Program(), Program()

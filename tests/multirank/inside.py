@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import math
 import os
 import pickle
 from collections.abc import Iterator, Mapping
@@ -21,18 +20,15 @@ import numpy as np
 import tfdist
 from tfdist.core.settings import Settings
 from tfdist.core.topology import Topology
-from tfdist.engine._mapped_memory_engine import MappedMemoryEngine
-from tfdist.engine._process_memory_engine import ProcessMemoryEngine
-from tfdist.engine._shared_memory_engine import SharedMemoryEngine
+from tfdist.engine._node_sum import NodeSumEngine
 from tfdist.engine._small_buckets import SmallBucketEngine
 from tfdist.engine.all_reduce import AllReduce
-from tfdist.engine.autotune import BASE
+from tfdist.engine.choice import Choice
 from tfdist.engine.collective import Collective
-from tfdist.engine.engines import Bucket, Choice, Engine
+from tfdist.engine.engines import Bucket
 from tfdist.graph.job import Job, Reducer
 from tfdist.mpi._reduction import InterNodeReductions
 from tfdist.start import process
-from tfdist.transport.interfaces import Chunking
 from tfdist.transport.stall_detection import StallDetector
 from tfdist.transport.state_line import RankState
 
@@ -64,34 +60,19 @@ def job() -> Job:
     return process().job
 
 
-def staged(piece_bytes: int = 1 << 16) -> Choice:
-    """Return the choice that sends everything through shared memory, in pieces of this size."""
-    return by(SharedMemoryEngine(piece_bytes))
-
-
-def direct(workers: int = 1) -> Choice:
-    """Return the choice that reads everything in other ranks' memory, with this number of threads per rank."""
-    return by(ProcessMemoryEngine(workers))
-
-
-def mapped(workers: int = 1) -> Choice:
-    """Return the choice that uses memory which the ranks map, with this number of threads per rank."""
-    return by(MappedMemoryEngine(workers))
+def mapped(threads: int = 1, smallest_bytes: int = 0) -> Choice:
+    """Return the choice that uses memory which the ranks map, for buckets from a size on."""
+    return Choice(large=NodeSumEngine(threads, smallest_bytes))
 
 
 def at_once() -> Choice:
     """Return the choice in which each rank reduces small buckets itself; the rest goes through MPI."""
-    return dataclasses.replace(through_mpi(), small=SmallBucketEngine(1 << 16, nodes() > 1))
+    return Choice(small=SmallBucketEngine(1 << 16, nodes() > 1))
 
 
 def through_mpi() -> Choice:
     """Return the choice that sends everything through MPI."""
-    return Choice(BASE, math.inf, BASE)
-
-
-def by(engine: Engine, from_bytes: float = 0) -> Choice:
-    """Return the choice that gives buckets from this size on to an engine."""
-    return Choice(engine, from_bytes, BASE)
+    return Choice()
 
 
 def all_reduce(what: str, op: Any, dtype: Any, sizes: Any) -> AllReduce:
@@ -102,13 +83,8 @@ def all_reduce(what: str, op: Any, dtype: Any, sizes: Any) -> AllReduce:
 def opened(*exchanges: Any) -> Collective:
     """Open a collective outside any graph."""
     collective = Collective("a test", exchanges, job().world, job().recorder)
-    collective.open(job().engines.choice or through_mpi())
+    collective.open(job().engines.current)
     return collective
-
-
-def reads_memory_of_other_ranks() -> bool:
-    """Return whether this system lets ranks read each other's memory."""
-    return not process().job.world.process_memory_obstacle()
 
 
 def nodes() -> int:
@@ -148,16 +124,17 @@ def blocks_of(size_bytes: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def reductions(topology: Topology, chunking: Chunking) -> Iterator[InterNodeReductions]:
-    """Make the reductions between the nodes of a topology. Collective: all ranks."""
+def reductions(topology: Topology, message_bytes: int) -> Iterator[InterNodeReductions]:
+    """Make the reductions between the nodes of a topology, with messages of this size. Collective: all ranks."""
     from mpi4py import MPI
+
+    from tfdist.mpi import _reduction
 
     comm = MPI.COMM_WORLD.Dup()
     own = topology.shards_of(comm.rank)
     detector = StallDetector(_Unknown(), process().job.switches.settings)
-    found = InterNodeReductions(comm, detector, own, topology.shards[: own[0].number], range(comm.size))
-    found.chunking = chunking
-    yield found
+    with mock.patch.object(_reduction, "MESSAGE_BYTES", message_bytes):
+        yield InterNodeReductions(comm, detector, own, topology.shards[: own[0].number], range(comm.size))
     comm.Free()
 
 
@@ -212,18 +189,24 @@ def pages_bytes(array: np.ndarray) -> int:
 
 @contextlib.contextmanager
 def no_room_in_shared_memory() -> Iterator[None]:
-    """Let ``statvfs`` report that /dev/shm is full while the context is open."""
+    """Let ``statvfs`` report that /dev/shm is full while the context is open, for channels that are new there."""
 
     from tfdist.mpi import _windows
+    from tfdist.mpi._pool import Pool
 
     class Full:
         f_bavail, f_frsize = 0, 4096
 
-    kept, _windows.os.statvfs = _windows.os.statvfs, lambda path: Full  # type: ignore
-    try:
+    communicators = job().world._communicators  # type: ignore[attr-defined]
+    channels = Pool(communicators.control, communicators._new_channel, "channel")
+    with (
+        mock.patch.object(communicators, "channels", channels),
+        mock.patch.object(communicators._windows, "_segments", None)
+        if communicators._windows
+        else contextlib.nullcontext(),
+        mock.patch.object(_windows.os, "statvfs", lambda path: Full),
+    ):
         yield
-    finally:
-        _windows.os.statvfs = kept  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager

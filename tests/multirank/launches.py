@@ -132,7 +132,6 @@ _BY_RANKS = (
     *_of("ddl", "weighted_gradients_in", "bcast"),
 )
 _HOROVOD = tuple(f"horovod.cases_{module}." for module in ("collectives", "gradients", "keras"))
-_DIRECT = ("TFDIST_ENGINE", "direct")
 _LAUNCHES = (
     # (cases_lifetime covers bounded memory, and engine.law_with_small_buckets many blocks.)
     Launch(
@@ -206,7 +205,7 @@ _LAUNCHES = (
             *_of("accumulation", "rows"),
             *_of("int8", "the_sum"),
         ),
-        settings=(("TFDIST_NODE_SIZE", "2"), _DIRECT, ("TFDIST_BUCKET_MB", "0.001")),
+        settings=(("TFDIST_NODE_SIZE", "2"), ("TFDIST_BUCKET_MB", "0.001")),
         more=(*_SPARSE, "cases_law.", "cases_accumulation."),
     ),
     Launch(
@@ -214,7 +213,7 @@ _LAUNCHES = (
         3,
         (*_ADDING, "cases_int8.", *_of("streamed_blocks", "few", "the_sum", "rounding")),
         long=(*_of("engine", "every", "many", "random", "large"), *_of("streamed_blocks", "few")),
-        settings=(("TFDIST_NODE_SIZE", "2"), _DIRECT),
+        settings=(("TFDIST_NODE_SIZE", "2"),),
         more=(*_SPARSE, "cases_streamed_blocks."),
     ),
     # Some ranks have two shards; there are four shards in all.
@@ -222,7 +221,7 @@ _LAUNCHES = (
         "nodes of three and two",
         5,
         (),
-        settings=(("TFDIST_NODE_SIZE", "3"), _DIRECT),
+        settings=(("TFDIST_NODE_SIZE", "3"),),
         more=_ADDING + _SLICES + _SPARSE,
     ),
     Launch(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.launch import ROOT, Finished, mpirun, run
+from tests.launch import Finished, mpirun, run
 
 # Most of this time is for starting Python and TensorFlow; ten seconds are for ending the job.
 START_SECONDS = 25
@@ -271,9 +271,9 @@ def test_mpirun_of_another_mpi_that_tells_no_size() -> None:
 def test_settings_that_differ_between_ranks(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     own = "os.environ.get('PMI_RANK', os.environ.get('OMPI_COMM_WORLD_RANK'))"
-    script.write_text(f"import os\nos.environ['TFDIST_ENGINE'] = ['mpi', 'shared'][int({own})]\nimport tfdist\n")
+    script.write_text(f"import os\nos.environ['TFDIST_ENGINE'] = ['mpi', 'auto'][int({own})]\nimport tfdist\n")
     finished = mpirun(2, [str(script)], 60)
-    assert_ended(finished, "TFDIST_ENGINE is 'mpi' on rank 0, but 'shared' on rank 1")
+    assert_ended(finished, "TFDIST_ENGINE is 'mpi' on rank 0, but 'auto' on rank 1")
     assert "Traceback" not in finished.errors
 
 
@@ -296,26 +296,31 @@ def test_configuring_ranks_differently(tmp_path: Path) -> None:
     assert_ended(finished, "TFDIST_BUCKET_MB is 1.0 on rank 0, but 2.0 on rank 1")
 
 
-def test_a_rank_whose_memory_cannot_be_read_any_more(tmp_path: Path) -> None:
+UNMAPPABLE = """
+        from tfdist.processes import mapped_memory
+        def refused(*arguments):
+            raise OSError(14, "Bad address")
+        def refuse():
+            mapped_memory.mapped = refused
+            mapped_memory.MappedMemory.number = lambda self, index, place: -1  # none of those that are mapped already
+        """
+
+
+def test_a_rank_whose_memory_cannot_be_mapped_any_more(tmp_path: Path) -> None:
     body = """
-        from tfdist.engine import _small_buckets
-        from tfdist.processes.process_memory import ProcessMemory
-        _small_buckets._SHARED_BYTES = 0  # small ones do not go that way
-        start()
+        start(1 << 18)
         session.run(step)
-        assert tfdist.start.process().job.engines.choice.engine.name == 'direct'
         if rank == 1:
-            ProcessMemory.addresses = lambda self, index: np.full(9, 8)
+            refuse()
         session.run(step)
         """
-    finished = job(tmp_path, body, TFDIST_ENGINE="direct")
-    assert_ended(finished, "the memory of rank 0 cannot be reached", "Bad address", "step 2, bucket 0 (w)")
+    finished = job(tmp_path, UNMAPPABLE + body)
+    assert_ended(finished, "the memory of rank 0 cannot be mapped", "Bad address", "step 2, bucket 0 (w)")
 
 
-@pytest.mark.long("test_a_rank_whose_memory_cannot_be_read_any_more")
-def test_a_rank_whose_rows_cannot_be_read_any_more(tmp_path: Path) -> None:
+@pytest.mark.long("test_a_rank_whose_memory_cannot_be_mapped_any_more")
+def test_a_rank_whose_rows_cannot_be_mapped_any_more(tmp_path: Path) -> None:
     body = """
-        from tfdist.processes.process_memory import ProcessMemory
         e = v1.get_variable("e", [5, 3], initializer=v1.zeros_initializer())
         lookup = tf.reduce_sum(tf.nn.embedding_lookup(e, [rank, 4]))
         of_rows = v1.train.GradientDescentOptimizer(0.1).minimize(lookup)
@@ -323,36 +328,28 @@ def test_a_rank_whose_rows_cannot_be_read_any_more(tmp_path: Path) -> None:
         session.run(of_rows)
         assert np.allclose(session.run(e)[4], -0.1), session.run(e)
         if rank == 1:
-            ProcessMemory.addresses = lambda self, index: np.full(9, 8)
+            refuse()
         session.run(of_rows)
         """
-    finished = job(tmp_path, body, TFDIST_ENGINE="direct")
-    assert_ended(finished, "the memory of rank 0 cannot be reached", "Bad address", "step 2, rows of e")
+    finished = job(tmp_path, UNMAPPABLE + body)
+    assert_ended(finished, "the memory of rank 0 cannot be mapped", "Bad address", "step 2, rows of e")
 
 
-@pytest.mark.long("test_a_rank_whose_memory_cannot_be_read_any_more")
-def test_memory_of_other_ranks_that_may_not_be_read(tmp_path: Path) -> None:
-    """Gradients then go through shared memory, and a message tells a user who chose the other engine."""
-    (tmp_path / "sitecustomize.py").write_text(
-        textwrap.dedent("""
-        import ctypes
-        class Library(ctypes.CDLL):
-            def __getattr__(self, name):
-                if name == "process_vm_readv":
-                    raise AttributeError(name)
-                return super().__getattr__(name)
-        ctypes.CDLL = Library
-        """)
-    )
+@pytest.mark.long("test_a_rank_whose_memory_cannot_be_mapped_any_more")
+def test_memory_of_other_ranks_that_may_not_be_mapped(tmp_path: Path) -> None:
+    """Gradients and rows then go through MPI, and one message says so."""
     body = """
-        start()
-        session.run(step)
-        assert np.allclose(session.run(w), 1 - 0.1 * 0.5), session.run(w)
-        assert tfdist.start.process().job.engines.choice.engine.name == 'shared'
+        e = v1.get_variable("e", [5, 3], initializer=v1.zeros_initializer())
+        of_rows = v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(tf.nn.embedding_lookup(e, [rank, 4])))
+        start(1 << 18)
+        mapped_memory.mapped = refused
+        session.run([step, of_rows])
+        assert np.allclose(session.run(w)[0], 1 - 0.1 * 0.5), session.run(w)
+        assert np.allclose(session.run(e)[4], -0.1), session.run(e)
         """
-    finished = job(tmp_path, body, PYTHONPATH=f"{tmp_path}:{ROOT}", TFDIST_ENGINE="direct")
+    finished = job(tmp_path, UNMAPPABLE + body)
     assert finished.code == 0, finished
-    assert finished.errors.count("cannot read each other's memory (this system has no process_vm_readv)") == 1
+    assert finished.errors.count("cannot map each other's memory ([Errno 14] Bad address)") == 1
 
 
 @pytest.mark.parametrize(
@@ -531,7 +528,6 @@ def test_a_caught_peer_error_leaves_memory_alone(tmp_path: Path) -> None:
             open("DIRECTORY/tried", "w").close()
         """.replace("DIRECTORY", str(tmp_path)),
         TFDIST_STALL_ABORT_SECONDS="3",
-        TFDIST_ENGINE="direct",
     )
     assert finished.code == 0 and "unharmed" in finished.output, finished
     np.testing.assert_allclose(np.load(tmp_path / "saved.npy"), 1 - 0.1 * 0.5, rtol=1e-6)

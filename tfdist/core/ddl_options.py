@@ -17,8 +17,8 @@ from tfdist.core.settings import COLLECTIVES, NCCL, Settings
 
 _MODE = re.compile(r"(?:([A-Za-z]+):?)?([1-9]\d*(?:x[1-9]\d*)*)?")
 _NAME = re.compile(r"-+[A-Za-z]")  # -1 is a value
-_NCCL = "NCCL where each rank has a GPU of its own, and else the engine that is measured as the fastest"
-_SUMS = "the sums by shards that the measured engines make"
+_NCCL = "NCCL where each rank has a GPU of its own, and else TFDIST_ENGINE=auto"
+_SUMS = "the sums by shards that TFDIST_ENGINE=auto makes"
 # Engine by letter of -mode, and what stands for the algorithm where it is another one.
 _LETTERS = {
     "b": (NCCL, _NCCL),

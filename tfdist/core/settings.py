@@ -27,7 +27,7 @@ _DILOCO = {"block_momentum": "0.9", "block_learning_rate": 0.7, "block_nesterov"
 # TensorFlow's own collectives, in the graph. An engine exchanges the tensors that they do not support.
 COLLECTIVES, NCCL = "collectives", "nccl"
 IN_THE_GRAPH = COLLECTIVES, NCCL
-ENGINES = ("auto", "mpi", "mapped", "direct", "shared", *IN_THE_GRAPH)
+ENGINES = ("auto", "mpi", *IN_THE_GRAPH)
 
 
 class SettingsError(ValueError):
@@ -57,8 +57,6 @@ _positive = _number(float, lambda value: 0 < value < math.inf)
 _share = _number(float, lambda value: 0 <= value <= 1)
 _count = _number(int, lambda value: value >= 0)
 _from_one = _number(int, lambda value: value >= 1)
-_number_or_nothing = _or_nothing(_number(float, lambda value: not math.isnan(value)))
-_size_or_nothing = _or_nothing(_number(float, lambda value: 1 <= value < math.inf))
 _positive_or_nothing = _or_nothing(_positive)
 _momentum_or_nothing = _or_nothing(_number(float, lambda value: 0 <= value < 1))
 
@@ -133,12 +131,9 @@ class Settings:
     bucket_mb: float = _setting(
         64.0, _positive, "a number above 0", f"MiB of a bucket of gradients; {_BETWEEN_MACHINES_MB:g} between machines"
     )
-    engine: str = _choice("auto", ENGINES, "way in which a machine's ranks add; auto measures")
-    shared_from_kb: str = _part("engine", "shared_from_kb", "", _number_or_nothing, "a number, or inf")
-    piece_kb: str = _part("engine", "piece_kb", "", _size_or_nothing, "a number from 1 on")
-    workers: str = _part("engine", "workers", "", _size_or_nothing, "a number from 1 on")
-    message_kb: str = _part("engine", "message_kb", "", _size_or_nothing, "a number from 1 on")
-    in_flight: str = _part("engine", "in_flight", "", _size_or_nothing, "a number from 1 on")
+    engine: str = _choice(
+        "auto", ENGINES, "how the ranks add; auto: in memory of the machine where they can, else by MPI"
+    )
     interface: str = _part("engine", "interface", "", str, "a network interface's name")
     compression: str = _choice(
         "none", tuple(FORMATS), "dtype in which gradients or changes travel; int8, int4, int2: between machines"

@@ -1,7 +1,7 @@
 """System: what only Linux can tell or do, in one place. On other systems each function has the answer that is safe.
 
-Three kinds of memory that ranks share need Linux, too, and say so where they are tried: ``processes.process_memory``,
-``processes.mapped_memory`` and ``processes.cuda_memory``. Elsewhere ranks use MPI's shared memory. Two programs that
+Two kinds of memory that ranks share need Linux, too, and say so where they are tried: ``processes.mapped_memory`` and
+``processes.cuda_memory``. Elsewhere ranks send messages through MPI. Two programs that
 run without the package (``processes.watchdog_process``, ``processes.absent_ranks``) read /proc by themselves.
 """
 

@@ -15,7 +15,6 @@ from tfdist.core.environment import Launch, hostfile, launch, variables
 from tfdist.core.settings import Settings, allowed
 from tfdist.doctor import machine
 from tfdist.doctor.findings import FIX, NOTE, OK, Finding
-from tfdist.engine import autotune
 from tfdist.launch import host_check, launchers
 from tfdist.launch.hosts import Host, LaunchError, read_named
 from tfdist.processes import devices
@@ -166,23 +165,8 @@ def _as_rank(started: Launch, report: _Report, loaded: Collection[str]) -> None:
     for found in places:
         report.add([Finding(f.state, f.what, f"{host}: {f.told}") for host, f in found], prints=first)
     report.add(ranks.examine(job), prints=first)
-    measured = job.engines.measure() if world.size > 1 and not report.brief else None
     if first:
-        report.print([*_times(measured), *_settings(job.switches.settings)])
-
-
-def _times(measured: autotune.Measurement | None) -> Iterator[str]:
-    if measured is None:
-        return
-    yield "measured, ms:   " + "".join(f"{size // 1024:>9} KiB" for size in measured.sizes_bytes)
-    for name, times in (("MPI", measured.base), ("chosen", measured.chosen)):
-        yield f"{name:<16}" + "".join(f"{seconds * 1e3:>13.3f}" for seconds in times)
-    payload = autotune.size_text(measured.sizes_bytes[-1])
-    for way, seconds in (*measured.tried, *measured.chunkings):
-        yield f"{way}: {payload} in {seconds * 1e3:.1f} ms"
-    chosen = measured.choice
-    yield f"chosen          MPI below {chosen.crossover_bytes / 1024:g} KiB, else {chosen.engine}"
-    yield ""
+        report.print(_settings(job.switches.settings))
 
 
 def _settings(settings: Settings) -> Iterator[str]:

@@ -11,8 +11,6 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
 from tfdist.compat import versions
 from tfdist.core import environment, system
 from tfdist.core.settings import Settings, SettingsError
@@ -20,7 +18,6 @@ from tfdist.doctor.findings import FIX, NOTE, OK, Finding, of
 from tfdist.launch import host_check, launchers
 from tfdist.launch.hosts import LaunchError
 from tfdist.processes import devices, mapped_memory
-from tfdist.processes.process_memory import ProcessMemory, address
 
 _PYTHONS = (3, 10), (3, 13)
 _MEMORY_GIB = 2.0  # of a rank with TensorFlow and a model of medium size
@@ -29,7 +26,6 @@ _DISK_MIB = 16
 _FILES = 1024
 _MIB = 1 << 20
 _BEFORE = "tensorflow", "mpi4py.MPI"
-_PTRACE = "MPI and the engine direct use other memory, more slowly. In a container --cap-add=SYS_PTRACE allows it"
 
 
 def examine(facts: Mapping[str, Any], ranks: int, loaded: Collection[str]) -> Iterator[Finding]:
@@ -47,7 +43,6 @@ def examine(facts: Mapping[str, Any], ranks: int, loaded: Collection[str]) -> It
     yield _home(facts)
     yield _memory(ranks)
     yield _shared_memory(ranks)
-    yield _process_memory()
     yield _mapped_memory()
     yield _disk()
     yield _files()
@@ -159,36 +154,13 @@ def _shared_memory(ranks: int) -> Finding:
     return of(remedy if free < ranks * _SHARED_MIB else "", "shared memory", told, NOTE)
 
 
-def _process_memory() -> Finding:
-    """Read the memory of a child process, which the kernel allows unless a filter or a container forbids it."""
-    value = np.array([47613], np.int64)
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        os.close(writing)
-        os.read(reading, 1)
-        os._exit(0)
-    os.close(reading)
-    try:
-        found = np.zeros_like(value)
-        source, target = np.array([[address(value), 8]]), np.array([[address(found), 8]])
-        ProcessMemory([child], [], 0).read(0, source, target, 8)
-        problem = "" if found[0] == value[0] else "another process's memory has other values than it should"
-    except OSError as error:
-        problem = f"another process's memory cannot be read ({error.strerror or error}). {_PTRACE}"
-    finally:
-        os.close(writing)
-        os.waitpid(child, 0)
-    return of(problem, "process memory", "ranks can read each other's memory", NOTE)
-
-
 def _mapped_memory() -> Finding:
     try:
         memory = mapped_memory.Memory(16)
         mapped_memory.mapped(os.getpid(), memory.file, 16)
         problem = ""
     except (OSError, AttributeError) as error:
-        problem = f"memory without a name cannot be mapped ({error}): ranks add in the shared memory, more slowly"
+        problem = f"memory without a name cannot be mapped ({error}): ranks send messages through MPI, more slowly"
     return of(problem, "mapped memory", "ranks can map each other's memory", NOTE)
 
 

@@ -42,8 +42,7 @@ def examine(job: Job) -> Iterator[Finding]:
     if world.size > world.local_size or len(world.topology.nodes) > 1:
         yield _network(world.control)
     if any(len(node) > 1 for node in world.topology.nodes):
-        yield of(world.process_memory_obstacle(), "direct engine", "ranks of a host read each other's memory", NOTE)
-        yield of(world.mapped_memory_obstacle(), "mapped engine", "ranks of a host map each other's memory", NOTE)
+        yield of(world.mapped_memory_obstacle(), "mapped memory", "ranks of a host map each other's memory", NOTE)
     yield _gpus(ranks)
     wrong = "; ".join(f"rank {rank}: {problem}" for rank, told in enumerate(ranks) for problem in told["wrong"])
     yield of(wrong, "self-test", "all collectives give the right results")

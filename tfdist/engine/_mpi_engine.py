@@ -2,47 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
 
 from tfdist.core import reduce_ops
 from tfdist.core.alignment import padded
-from tfdist.core.settings import Settings
 from tfdist.engine import _layout
-from tfdist.engine.engines import AllReduceContext, Bucket, BucketAllReduce, Engine, Lost
-from tfdist.transport.interfaces import Channel, NodeMemory, World
+from tfdist.engine._buffers import private
+from tfdist.engine.engines import AllReduceContext, Bucket, BucketAllReduce, Lost
+from tfdist.transport.interfaces import Channel
 
 
-@dataclasses.dataclass(frozen=True)
 class MpiEngine:
     """See ``engines.Engine``. Takes any bucket."""
 
-    name: ClassVar[str] = "mpi"
-    device: ClassVar[str] = "/device:CPU:0"
-
-    def needs(self, tensors: int) -> NodeMemory | None:
-        return None
-
-    def open(self, bucket: Bucket, channel: Channel) -> BucketAllReduce | None:
+    def open(self, bucket: Bucket, channel: Channel) -> BucketAllReduce:
         return _InOneBuffer(bucket, channel)
-
-    def settings(self) -> str:
-        return "mpi"
 
     def __str__(self) -> str:
         return "through MPI"
 
 
-def candidates(world: World, settings: Settings) -> Sequence[Engine]:
-    """Return no engine: the MPI engine is the base of every choice anyway."""
-    return ()
-
-
 class _InOneBuffer:
     """See ``engines.BucketAllReduce``. Copies the tensors into one buffer, and combines it over the channel."""
+
+    allocate = staticmethod(private)
 
     def __init__(self, bucket: Bucket, channel: Channel) -> None:
         self._bucket = bucket

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
 
 from tfdist.core import reduce_ops
 from tfdist.core.alignment import ALIGNMENT_BYTES
 from tfdist.engine import _layout
-from tfdist.engine.engines import AllReduceContext, Bucket, BucketAllReduce, Engine, Lost
-from tfdist.transport.interfaces import Channel, NodeMemory
+from tfdist.engine._buffers import private
+from tfdist.engine.engines import AllReduceContext, Bucket, BucketAllReduce, Lost
+from tfdist.transport.interfaces import SMALL_BYTES, Channel
 
-# Limits for one bucket on all ranks together.
-_SHARED_BYTES = 1 << 18
-_ATTACHMENT_BYTES = 1 << 17
+_ATTACHMENT_BYTES = 1 << 17  # limit for one bucket on all ranks together; on one machine SMALL_BYTES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,14 +26,8 @@ class SmallBucketEngine:
       between_machines: True if tensors travel with the ranks' arrival; False if through shared memory.
     """
 
-    name: ClassVar[str] = "at once"
-    device: ClassVar[str] = "/device:CPU:0"
-
     largest_bytes: int
     between_machines: bool
-
-    def needs(self, tensors: int) -> NodeMemory | None:
-        return None if self.between_machines else NodeMemory(self.largest_bytes, 0)
 
     def open(self, bucket: Bucket, channel: Channel) -> BucketAllReduce | None:
         if bucket.sizes is None:
@@ -45,17 +37,14 @@ class SmallBucketEngine:
         way = _Attachments(channel) if self.between_machines else _SharedMemory(channel)
         return _SmallBucket(bucket, way, offsets) if size_bytes <= min(self.largest_bytes, way.capacity_bytes) else None
 
-    def settings(self) -> str:
-        return "mpi" if self.between_machines else "shared"  # with this setting small buckets use this engine, too
-
     def __str__(self) -> str:
         way = "sent with the arrival" if self.between_machines else "added by each rank"
         return f"up to {self.largest_bytes // 1024} KiB {way}"
 
 
-def for_small_buckets(ranks: int, between_machines: bool) -> Engine:
+def for_small_buckets(ranks: int, between_machines: bool) -> SmallBucketEngine:
     """Return the engine for small buckets in a job of so many ranks."""
-    largest = (_ATTACHMENT_BYTES if between_machines else _SHARED_BYTES) // ranks
+    largest = (_ATTACHMENT_BYTES if between_machines else SMALL_BYTES) // ranks
     return SmallBucketEngine(largest // ALIGNMENT_BYTES * ALIGNMENT_BYTES, between_machines)
 
 
@@ -63,6 +52,7 @@ class _SmallBucket:
     """See ``engines.BucketAllReduce``. Tensors are handed over before the ranks arrive; then each rank adds all."""
 
     lost: Sequence[Lost] = ()
+    allocate = staticmethod(private)
 
     def __init__(self, bucket: Bucket, way: _SharedMemory | _Attachments, offsets: Sequence[int]) -> None:
         self._what, self._op, self._way = bucket.what, bucket.op, way

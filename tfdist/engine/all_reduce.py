@@ -8,7 +8,7 @@ import numpy as np
 
 from tfdist.engine import _layout
 from tfdist.engine._buffers import Buffers
-from tfdist.engine.engines import Bucket, BucketAllReduce, Engine, PlacesBuffers
+from tfdist.engine.engines import Bucket, BucketAllReduce, Engine
 from tfdist.engine.exchange import ExchangeContext
 
 
@@ -18,7 +18,7 @@ class AllReduce:
     Args:
       bucket: the tensors and the operation.
       lines: descriptions of the tensors, compared between the ranks.
-      tuned: True if the fastest engine may take the bucket; else MPI takes it.
+      tuned: True if any engine may take the bucket; else MPI takes it.
 
     Attributes:
       engine: the engine that takes the bucket; None before ``open``.
@@ -26,8 +26,6 @@ class AllReduce:
       elements: number of elements of all tensors; 0 if their shapes are unknown.
       pending: float32 [elements], the same on all ranks, added once to the next results; None: nothing to add.
     """
-
-    addresses = 0  # the engine publishes the tensors' addresses
 
     def __init__(self, bucket: Bucket, lines: Sequence[str] = (), tuned: bool = False) -> None:
         self._bucket = bucket
@@ -37,8 +35,7 @@ class AllReduce:
         self.pending: np.ndarray | None = None
         as_what = f" as {bucket.format.name}" if self.has_rest else ""
         self.lines: Sequence[str] = [*lines, f"{bucket.what}: {bucket.op} of {bucket.dtype.name}{as_what}"]
-        self._tuned = tuned and bucket.sizes is not None
-        self.tuned_tensors = len(bucket.sizes) if tuned and bucket.sizes is not None else 0
+        self.tuned = tuned and bucket.sizes is not None
         self.engine: Engine | None = None
         self._buffers = Buffers()
         self._gaps = _layout.gaps(bucket.sizes or (), bucket.dtype) if self.has_rest else []
@@ -48,9 +45,8 @@ class AllReduce:
 
     def open(self, context: ExchangeContext) -> None:
         """Choose the engine, and open it for the bucket."""
-        self.engine, self._opened = context.choice.open(self._bucket, context.channel, self._tuned)
-        if isinstance(self._opened, PlacesBuffers):
-            self._buffers = Buffers(self._opened.allocate)
+        self.engine, self._opened = context.choice.open(self._bucket, context.channel, self.tuned)
+        self._buffers = Buffers(self._opened.allocate)
 
     @property
     def dtype(self) -> np.dtype:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfdist.engine._buffers import capacity
-from tfdist.engine._direct_rows import union_of
+from tfdist.engine._mapped_rows import union_of
 from tfdist.engine.engines import Bucket
 from tfdist.engine.exchange import ExchangeContext
 from tfdist.engine.sparse_rows import Table
@@ -32,7 +32,7 @@ class Arrival:
       size_bytes: bytes of the tensors, which the ranks compare; set for each call if the shapes are unknown.
     """
 
-    tuned_tensors = addresses = 0
+    tuned = False
 
     def __init__(self, bucket: Bucket, lines: Sequence[str], by: str) -> None:
         self._bucket, self.by, self.size_bytes = bucket, by, bucket.size_bytes

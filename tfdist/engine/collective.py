@@ -14,7 +14,7 @@ import numpy as np
 from tfdist.core.flight_recorder import Recorder
 from tfdist.core.log import trace
 from tfdist.engine._exchange_thread import Worker
-from tfdist.engine.engines import Choice
+from tfdist.engine.choice import Choice
 from tfdist.engine.exchange import Exchange
 from tfdist.engine.wait_table import WaitTable
 from tfdist.transport.interfaces import Channel, DisagreementError, Group, PeerError
@@ -164,14 +164,11 @@ class Collective:
     @property
     def tuned(self) -> bool:
         """Whether the choice of the engine has an effect on this collective."""
-        return any(e.tuned_tensors or e.addresses for e in self.exchanges)
+        return any(exchange.tuned for exchange in self.exchanges)
 
     def open(self, choice: Choice) -> None:
         """Open the channel and the engines of the exchanges. Collective: the group's ranks."""
-        tensors = max((e.tuned_tensors for e in self.exchanges), default=0)
-        addresses = max((e.addresses for e in self.exchanges), default=0)
-        self.channel = self.group.channel(self.name, choice.needs(tensors, addresses))
-        self.channel.chunking = choice.chunking
+        self.channel = self.group.channel(self.name, choice.shares_memory and self.tuned)
         ranks = tuple(self.group.ranks)
         self.number = _OPENED[ranks] = _OPENED.get(ranks, 0) + 1
         # The channel is closed when the graph or model of this collective is collected.

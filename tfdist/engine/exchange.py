@@ -7,7 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
-from tfdist.engine.engines import AllReduceContext, Choice
+from tfdist.engine.choice import Choice
+from tfdist.engine.engines import AllReduceContext
 from tfdist.transport.interfaces import Channel
 
 
@@ -47,14 +48,12 @@ class Exchange(Protocol):
       what: description for messages.
       lines: descriptions of the tensors and their operation, one line for each tensor. They must be the same on all
         ranks; exchanges with the same lines are the same.
-      tuned_tensors: number of tensors for the engine that was found fastest; 0: none.
-      addresses: number of addresses that the exchange publishes itself, if that engine accesses other ranks' memory.
+      tuned: True if the ranks of a machine may share memory for it.
     """
 
     what: str
     lines: Sequence[str]
-    tuned_tensors: int
-    addresses: int
+    tuned: bool
 
     def open(self, context: ExchangeContext) -> None:
         """Prepare the exchange: the ranks have agreed, and the channel is open. Collective."""

@@ -34,7 +34,7 @@ class CollectiveCall:
       same_size: True if all ranks must bring the same number of bytes.
     """
 
-    tuned_tensors = addresses = 0
+    tuned = False
 
     def __init__(
         self,

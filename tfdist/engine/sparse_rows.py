@@ -1,7 +1,7 @@
 """Sparse rows (IndexedSlices) as one exchange: the average over the ranks of each row that any rank touched.
 
-The way in which rows travel changes the result by rounding only. ``gather`` sends rows, or reads them in other ranks'
-memory on one machine, and adds them in the order of the ranks. ``dense`` has MPI add a dense array with a mark for each
+The way in which rows travel changes the result by rounding only. ``gather`` sends rows, or reads them in mapped memory
+on one machine, and adds them in the order of the ranks. ``dense`` has MPI add a dense array with a mark for each
 touched row. ``unmerged`` does not add gathered rows: the optimizer sees duplicates as one process would have them.
 """
 
@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from tfdist.core import reduce_ops
-from tfdist.engine._direct_rows import ADDRESSES, DirectRows, union_of
+from tfdist.engine._mapped_rows import MappedRows, union_of
 from tfdist.engine.exchange import ExchangeContext
 
 SparseMode = Literal["auto", "dense", "gather", "unmerged"]
@@ -105,22 +105,21 @@ class Rows:
       ways: for each table the way in which its rows travelled in the last step.
     """
 
-    tuned_tensors = 0
+    tuned = True
 
     def __init__(self, what: str, tables: Sequence[Table], lines: Sequence[str] = ()) -> None:
         self.what = what
-        self.addresses = ADDRESSES * len(tables)
         self.lines: Sequence[str] = [*lines, *map(str, tables)]
         self.tables = tables
         self.exchanged_bytes: list[int] = []
         self.ways: list[SparseMode] = []
-        self._direct: DirectRows | None = None
+        self._mapped: MappedRows | None = None
 
     def open(self, context: ExchangeContext) -> None:
-        """Check whether the ranks can access each other's memory."""
+        """Check whether the ranks can map each other's memory."""
         node = context.channel.node
-        if node and node.alone and node.process_memory:
-            self._direct = DirectRows(self.what, node, node.process_memory, len(self.tables))
+        if node and node.alone and context.choice.large:
+            self._mapped = MappedRows(self.what, node, [(t.index_dtype, t.dtype, t.width) for t in self.tables])
 
     def load(self, arrays: Sequence[np.ndarray]) -> None:
         """Take (indices [rows], values [rows, …]) of each table. Indices occur once, but for unmerged tables."""
@@ -140,8 +139,8 @@ class Rows:
 
     def communicate(self, context: ExchangeContext) -> None:
         """Wait for all ranks, count the rows, choose how they travel, and exchange them."""
-        if self._direct:
-            self._direct.publish(self._indices, self._values)
+        if self._mapped:
+            self._mapped.publish(list(zip(self._indices, self._values, strict=True)))
         with context.span("wait", self.what):
             context.arrive(self.what)
         if not context.contributes:
@@ -152,8 +151,8 @@ class Rows:
         self.ways = list(map(self._way, self.tables, rows))
         self.exchanged_bytes = list(map(_exchanged_bytes, self.tables, self.ways, rows))
         numbers = {way: [i for i, chosen in enumerate(self.ways) if chosen == way] for way in self.ways}
-        if self._direct:
-            self._merge_directly(context, self._direct, numbers.pop("gather", []), counts)
+        if self._mapped:
+            self._merge(context, self._mapped, numbers.pop("gather", []), counts)
         with context.span("reduce", self.what):
             self._gather(context, [*numbers.get("gather", []), *numbers.get("unmerged", [])], counts)
             for i in numbers.get("dense", []):
@@ -167,7 +166,7 @@ class Rows:
         return results
 
     def _way(self, table: Table, rows: int) -> SparseMode:
-        if self._direct and table.way == "auto":
+        if self._mapped and table.way == "auto":
             return "gather"  # in shared memory this moves no more than the union of the rows
         value_bytes, index_bytes = table.dtype.itemsize, table.index_dtype.itemsize
         return choose(table.way, rows, table.vocabulary, table.width, value_bytes, index_bytes)
@@ -176,13 +175,10 @@ class Rows:
         own = np.array([len(i) for i in self._indices], np.int64)
         return np.stack([part.view(np.int64) for part in context.channel.all_gather(own.view(np.uint8))])
 
-    def _merge_directly(
-        self, context: ExchangeContext, direct: DirectRows, chosen: Sequence[int], counts: np.ndarray
-    ) -> None:
+    def _merge(self, context: ExchangeContext, mapped: MappedRows, chosen: Sequence[int], counts: np.ndarray) -> None:
         if not chosen:
-            direct.withdraw()
             return
-        found = direct.merge(context, chosen, counts, len(context.present))
+        found = mapped.merge(context, chosen, counts, len(context.present))
         for i, (indices, values) in zip(chosen, found, strict=True):
             self._indices[i], self._values[i] = indices, values
 

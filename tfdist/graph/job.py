@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from tfdist.core.flight_recorder import Recorder
 from tfdist.core.log import announce, debug, traces
 from tfdist.core.settings import CONFIGURE, Settings
-from tfdist.engine.autotune import Engines
+from tfdist.engine.choice import Engines
 from tfdist.engine.collective import Collective, StopRequest
 from tfdist.engine.sparse_rows import SparseMode
 from tfdist.engine.wait_table import WaitTable

@@ -21,6 +21,7 @@ from tfdist.compat.graphs import is_plain_function
 from tfdist.core.settings import SettingsError
 from tfdist.engine.arrival import Arrival
 from tfdist.engine.collective import Collective
+from tfdist.engine.engines import DEVICE
 from tfdist.engine.exchange import Exchange
 from tfdist.graph import function_state
 from tfdist.graph.graph_state import GraphState, make_state
@@ -103,7 +104,7 @@ def call_back(
             failures.note(error)
             raise
 
-    with tf.device(job.engines.device):
+    with tf.device(DEVICE):
         return _called(guarded, tensors, outputs)
 
 
@@ -152,7 +153,7 @@ def build_meetings(
     # An earlier loop or call may contain a meeting, and TensorFlow orders only operations on the same variables.
     calls = [op for op in tf.compat.v1.get_default_graph().get_operations() if op.type in _CALLS]
     behind = [*after, *calls, *(t.op for t in given)]
-    with tf.device(job.engines.device), tf.control_dependencies(behind), function_state.owning_callbacks():
+    with tf.device(DEVICE), tf.control_dependencies(behind), function_state.owning_callbacks():
         total = tf.add_n([tf.zeros([], tf.int64), *sizes])
         return [tf.numpy_function(call, [total], tf.bool, stateful=True).op]
 
@@ -353,7 +354,7 @@ class Builder:
         self.collective = self._site.collective
         self._parts = parts
         self._data_comparison = job.data_comparison
-        self._device = job.engines.device
+        self._device = DEVICE
         self._span = job.recorder.spans(self.collective)
         self._accumulation = accumulation
         self._sums = None if accumulation is None else accumulation.sums(self.collective)

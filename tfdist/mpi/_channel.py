@@ -21,7 +21,7 @@ from tfdist.mpi._messages import Messages
 from tfdist.mpi._node import MpiNode
 from tfdist.mpi._reduction import InterNodeReductions
 from tfdist.transport.calls import line_number
-from tfdist.transport.interfaces import Chunking, DisagreementError, Node, Sums
+from tfdist.transport.interfaces import DisagreementError, Node, Sums
 from tfdist.transport.stall_detection import Request, StallDetector
 
 _GATHERED_RANKS = 64  # up to here an all-gather of 1.5 KB in all is faster than to compare by an all-reduce
@@ -84,17 +84,6 @@ class MpiChannel:
         self.background = self.patient = False
         self.between_machines = spread
         self.takes_attachments = spread and comm.size <= _GATHERED_RANKS
-
-    @property
-    def chunking(self) -> Chunking:
-        """See ``interfaces.Channel``."""
-        return self._reductions.chunking
-
-    @chunking.setter
-    def chunking(self, chunking: Chunking) -> None:
-        self._reductions.chunking = chunking
-        if self._node is not None:
-            self._node.set_chunking(chunking)
 
     def arrive(self, place: str, flags: int = 0, size_bytes: int = 0) -> list[int]:
         if self._closed:

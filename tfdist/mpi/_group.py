@@ -10,15 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from tfdist.core.alignment import aligned
+from tfdist.core.alignment import ALIGNMENT_BYTES
 from tfdist.core.topology import Topology
 from tfdist.mpi._channel import MpiChannel
 from tfdist.mpi._node import MpiNode
 from tfdist.mpi._pool import Pool
 from tfdist.mpi._reduction import InterNodeReductions
-from tfdist.mpi._shared_memory import LINE_BYTES
 from tfdist.mpi._windows import Windows
-from tfdist.transport.interfaces import Channel, DisagreementError, NodeMemory
+from tfdist.transport.interfaces import SMALL_BYTES, Channel, DisagreementError
 from tfdist.transport.stall_detection import StallDetector
 
 _LONGEST_WORDS = 40
@@ -54,11 +53,11 @@ class Communicators:
         node = topology.node_of(self.ranks[0])
         self._spread = not set(self.ranks) <= set(node)
         self.control = MpiChannel(self._duplicate(), detector, self.ranks, line, spread=self._spread, of_script=True)
-        self.channels: Pool[MpiChannel, NodeMemory | None] = Pool(self.control, self._new_channel, "channel")
+        self.channels: Pool[MpiChannel, bool] = Pool(self.control, self._new_channel, "channel")
 
-    def _new_channel(self, sharing: NodeMemory | None) -> MpiChannel:
+    def _new_channel(self, shared: bool) -> MpiChannel:
         comm = self._duplicate()
-        node = self._node(comm, sharing) if sharing else None
+        node = self._node(comm) if shared else None
         line = f"{self._line}, channel {len(self.channels.things) + 1}"
         return MpiChannel(comm, self._detector, self.ranks, line, node, self._spread, self.channels.give_back)
 
@@ -66,18 +65,16 @@ class Communicators:
         with self._detector.inside(f"the making of a communicator of {self._line}", self.ranks):
             return self.comm.Dup()
 
-    def _node(self, comm: Any, sharing: NodeMemory) -> MpiNode | None:
-        tables = aligned(8 * sharing.addresses) + aligned(8 * sharing.mapped)
-        wanted = 4 * aligned(sharing.piece_bytes) + tables + 3 * aligned(2 * LINE_BYTES)
-        segments = self._windows.segments(wanted) if self._windows else None
-        if segments is None:
+    def _node(self, comm: Any) -> MpiNode | None:
+        small_bytes = SMALL_BYTES // comm.size // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+        segments = self._windows.segments(MpiNode.needed_bytes(small_bytes)) if self._windows else None
+        if self._windows is None or segments is None:
             return None
         ranks = self.topology.node_of(comm.rank)
         shards = self.topology.shards_of(comm.rank)
         earlier = self.topology.shards[: shards[0].number]
         reductions = InterNodeReductions(comm, self._detector, shards, earlier, self.ranks) if self._spread else None
-        pids = self._windows.pids if self._windows else []
-        return MpiNode(segments, self._detector, ranks, shards, reductions, sharing, pids)
+        return MpiNode(segments, self._detector, ranks, shards, reductions, small_bytes, self._windows.pids)
 
     def close(self) -> None:
         """Free all communicators, which are not used any more. Collective: these ranks."""
@@ -98,8 +95,8 @@ class MpiGroup:
         self.control: Channel = communicators.control
         self.kept: dict[Any, Any] = {}
 
-    def channel(self, place: str, sharing: NodeMemory | None = None) -> Channel:
-        return self._communicators.channels.take(place, sharing)
+    def channel(self, place: str, shared: bool = False) -> Channel:
+        return self._communicators.channels.take(place, shared)
 
     def close(self) -> None:
         raise RuntimeError("the group of all ranks is not closed before the job ends")

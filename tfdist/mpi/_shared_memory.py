@@ -1,10 +1,7 @@
 """Shared memory of a node's ranks: barriers that carry numbers, and segments of memory for sums.
 
-Each rank owns a segment that all ranks of its node see. At a barrier each rank writes a line of numbers. If ranks
-cannot access each other's tensors (``process_memory``), they add piece by piece through a staging area. Each rank
-copies its piece into its own segment, adds one slice of all pieces, and copies all slices out. Two barriers per piece
-order these steps. No rank reads a contribution before it is written. No rank overwrites a contribution or sum that
-another rank still reads. Two staging areas are used in turn, so that a slightly late rank does not delay the others.
+Each rank owns a segment that all ranks of its node see. At a barrier each rank writes a line of numbers. Small
+tensors are added in two staging areas, which take turns, so that a slightly late rank does not delay the others.
 """
 
 from __future__ import annotations

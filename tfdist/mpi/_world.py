@@ -19,7 +19,7 @@ from tfdist.core.topology import layout
 from tfdist.core.trace_files import flight_recorder, job_name, new_folder
 from tfdist.mpi._first_meeting import FirstMeeting
 from tfdist.mpi._group import Communicators, Groups, MpiGroup
-from tfdist.mpi._neighbours import disable_neighbour_reads, unreadable
+from tfdist.mpi._neighbours import avoid_forbidden_reads
 from tfdist.mpi._shared_memory import take_names_off
 from tfdist.mpi._states import MpiStates
 from tfdist.mpi._windows import Windows
@@ -108,9 +108,7 @@ class MpiWorld(MpiGroup):
         """Find the ranks that share a machine, and let the ranks read each other's states."""
         comm = MPI.COMM_WORLD.Dup()
         self._machine = comm.Split_type(MPI.COMM_TYPE_SHARED)
-        self._unreadable = unreadable(comm, self._machine)
-        if self._unreadable:
-            disable_neighbour_reads()
+        avoid_forbidden_reads(comm, self._machine)
         difference = settings_difference(comm.allgather(settings))
         if difference:
             raise SetupError(difference)
@@ -129,9 +127,6 @@ class MpiWorld(MpiGroup):
         self._states = MpiStates(comm.Dup(), node if settings.node_size else self._machine, self.recorder)
         self._comm = comm
         return comm
-
-    def process_memory_obstacle(self) -> str:
-        return self._unreadable if self._has_neighbours else _ALONE
 
     def mapped_memory_obstacle(self) -> str:
         if self._unmappable is None:

@@ -18,7 +18,10 @@ from typing import Any
 
 import numpy as np
 
-NUMBERS = 3  # published for each memory: its file descriptor, its number within its process, its size
+# Memory that each rank publishes: buffers into which the other ranks write results, and a copy of what they add.
+RESULTS, STAGING = range(2)
+_NUMBERS = 3  # published for each memory: its file descriptor, its number within its process, its size
+TABLE_NUMBERS = 2 * _NUMBERS
 _READ, _WRITE, _SHARED, _POPULATE, _FAILED = 0x1, 0x2, 0x01, 0x8000, ctypes.c_void_p(-1).value
 _made = itertools.count(1)
 _SECRET_BYTES = 16
@@ -66,7 +69,7 @@ class MappedMemory:
 
     Args:
       pids: process IDs of the node's ranks.
-      tables: int64 [numbers] for each rank of the node, in shared memory.
+      tables: int64 [TABLE_NUMBERS] for each rank of the node, in shared memory.
       index: index of this rank on the node.
     """
 
@@ -85,7 +88,7 @@ class MappedMemory:
     def publish(self, place: int, memory: Memory) -> None:
         """Publish memory at a place of the table. All other ranks must map it, after the next barrier."""
         self._published[place] = memory
-        self._tables[self._index][NUMBERS * place : NUMBERS * (place + 1)] = memory.published
+        self._tables[self._index][_NUMBERS * place : _NUMBERS * (place + 1)] = memory.published
 
     def withdraw(self) -> None:
         """Close the files of published memory, when all ranks have mapped it and have met at a barrier."""
@@ -95,7 +98,7 @@ class MappedMemory:
 
     def number(self, index: int, place: int) -> int:
         """Return the number of the memory that another rank has published at a place."""
-        return int(self._tables[index][NUMBERS * place + 1])
+        return int(self._tables[index][_NUMBERS * place + 1])
 
     def map(self, index: int, place: int) -> np.ndarray:
         """Map the memory that another rank has published at a place: uint8 [its size], until the array is gone.
@@ -103,7 +106,7 @@ class MappedMemory:
         Raises:
           OSError: the memory does not exist, or this rank may not map it.
         """
-        file, _, size_bytes = self._tables[index][NUMBERS * place : NUMBERS * (place + 1)].tolist()
+        file, _, size_bytes = self._tables[index][_NUMBERS * place : _NUMBERS * (place + 1)].tolist()
         return mapped(self._pids[index], file, size_bytes)
 
     def staged(self, index: int, place: int) -> np.ndarray:

@@ -7,7 +7,6 @@ arguments. The message itself then waits only for the network.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -18,7 +17,6 @@ from tfdist.core.reduce_ops import Op
 from tfdist.core.topology import Topology
 from tfdist.core.wires import Wire
 from tfdist.processes.mapped_memory import MappedMemory
-from tfdist.processes.process_memory import ProcessMemory
 from tfdist.transport.saves import PendingSave, Position
 
 
@@ -38,83 +36,31 @@ class DisagreementError(RuntimeError):
     """The ranks bring different arguments to the same operation."""
 
 
-@dataclasses.dataclass(frozen=True)
-class NodeMemory:
-    """The memory that a channel needs on a node: staging areas, other ranks' process memory, or mapped memory.
-
-    Attributes:
-      piece_bytes: size of each of the two staging areas; 0: none.
-      addresses: number of tensors whose addresses each rank publishes; 0: none.
-      mapped: number of integers that each rank publishes about memory for the other ranks to map; 0: none.
-    """
-
-    piece_bytes: int
-    addresses: int
-    mapped: int = 0
-
-    def with_other(self, other: NodeMemory) -> NodeMemory:
-        """Return what is enough for both."""
-        return NodeMemory(
-            max(self.piece_bytes, other.piece_bytes),
-            max(self.addresses, other.addresses),
-            max(self.mapped, other.mapped),
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class Chunking:
-    """How arrays travel between machines.
-
-    Attributes:
-      message_bytes: largest size of a message.
-      pieces: number of pieces under way at a time; for each piece ranks exchange a message with every rank concerned.
-    """
-
-    message_bytes: int = 1 << 16
-    pieces: int = 16
-
-    def __str__(self) -> str:
-        return f"{self.pieces} x {self.message_bytes // 1024} KiB"
-
-
-class SplitBarrier(Protocol):
-    """A barrier of a node's ranks in two halves; a rank can do other work in between."""
-
-    def enter(self) -> None:
-        """Enter the barrier. Collective: the node."""
-
-    def wait(self, place: str) -> None:
-        """Wait until all ranks have entered."""
+SMALL_BYTES = 1 << 18  # of all ranks' inputs together, in each of a node's two staging areas
 
 
 class Node(Protocol):
-    """The ranks of one machine, and the memory that a channel uses there: staging areas, or the ranks' own memory.
+    """The ranks of one machine, and the memory that a channel uses there.
 
     Attributes:
       ranks: ranks of the channel on this node, in the order of the inputs.
       index: index of this rank among them.
       alone: True if there is no other node.
-      process_memory: access to the other ranks' process memory; None if they may not read and write it.
-      mapped_memory: access to memory that the other ranks have made for mapping; None if not asked for.
-      inputs: two staging areas, used in turns: uint8 [piece] for the contribution of each rank.
-      sums: two areas, used in turns: uint8 [piece], of which each rank writes its slice.
-      copied: barrier after copying, into staging areas or of the results. Sparse rows use it also when all ranks have
-        counted their rows: before that the results have no place.
-      added: barrier after adding.
+      memory: access to memory that the other ranks have made for mapping.
+      inputs: two staging areas, used in turns: uint8 [SMALL_BYTES over the number of ranks] for each rank's input.
     """
 
     ranks: Sequence[int]
     index: int
     alone: bool
-    process_memory: ProcessMemory | None
-    mapped_memory: MappedMemory | None
+    memory: MappedMemory
     inputs: Sequence[Sequence[np.ndarray]]
-    sums: Sequence[np.ndarray]
-    copied: SplitBarrier
-    added: SplitBarrier
 
-    def scratch(self, size_bytes: int) -> np.ndarray:
-        """Return memory of this rank, uint8, for one operation of the channel at a time; all operations share it."""
+    def enter(self) -> None:
+        """Enter a barrier of the node's ranks. Collective: the node."""
+
+    def wait(self, place: str) -> None:
+        """Wait until all ranks of the node have entered; this rank may do other work in between."""
 
     def next_area(self) -> int:
         """Return the index of the staging area for this arrival; all ranks of the node call it before they arrive."""
@@ -123,7 +69,7 @@ class Node(Protocol):
         """Return the slice that this rank adds of an array with so many elements."""
 
     def begin(self, array: np.ndarray, op: Op, place: str, wire: Wire | None = None) -> Sums:
-        """Combine this rank's slice of the array with the other nodes' slices, in place, by the channel's chunking.
+        """Combine this rank's slice of the array with the other nodes' slices, in place.
 
         Collective: all ranks.
 
@@ -159,7 +105,6 @@ class Channel(Protocol):
       rank: number of this process in the group.
       size: number of ranks in the group.
       node: the node's memory; None if it was not asked for or is not available.
-      chunking: how arrays travel between machines; a user of the channel may change it, on all ranks alike.
       background: True if a thread that does not train waits for arrivals; the training thread may wait elsewhere.
       patient: True if an arrival waits without a deadline as long as the other ranks run.
       between_machines: True if the group's ranks are on several machines.
@@ -169,7 +114,6 @@ class Channel(Protocol):
     rank: int
     size: int
     node: Node | None
-    chunking: Chunking
     background: bool
     patient: bool
     between_machines: bool
@@ -241,12 +185,12 @@ class Group(Hashable, Protocol):
     control: Channel
     kept: dict[Any, Any]
 
-    def channel(self, place: str, sharing: NodeMemory | None = None) -> Channel:
+    def channel(self, place: str, shared: bool = False) -> Channel:
         """Open a new channel. Collective: the group's ranks, in the same order.
 
         Args:
           place: purpose of the channel, for messages.
-          sharing: memory that it needs on a node; None: none. If any node refuses, no rank has it.
+          shared: True if it needs memory of the node. If any node refuses, no rank has it.
         """
 
     def close(self) -> None:
@@ -267,9 +211,6 @@ class World(Group, Protocol):
     local_rank: int
     local_size: int
     topology: Topology
-
-    def process_memory_obstacle(self) -> str:
-        """Return why some rank may not read and write the memory of another rank of its node; empty if all may."""
 
     def mapped_memory_obstacle(self) -> str:
         """Return why some rank cannot map memory that another rank of its node has made; empty if all can.

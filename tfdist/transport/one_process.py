@@ -13,7 +13,7 @@ from tfdist.core.flight_recorder import SILENT, Recorder
 from tfdist.core.reduce_ops import Op
 from tfdist.core.topology import Topology
 from tfdist.core.wires import Wire
-from tfdist.transport.interfaces import Channel, Chunking, Group, Node, NodeMemory, PeerError, Sums
+from tfdist.transport.interfaces import Channel, Group, Node, PeerError, Sums
 from tfdist.transport.saves import PendingSave, Position
 
 
@@ -27,7 +27,6 @@ class OneProcess:
     local_size = 1
     topology = Topology(((0,),))
     node: Node | None = None
-    chunking = Chunking()
     between_machines = takes_attachments = False
     background = patient = False
 
@@ -73,7 +72,7 @@ class OneProcess:
     def broadcast_object(self, value: Any, place: str, root: int = 0) -> Any:
         return value
 
-    def channel(self, place: str, sharing: NodeMemory | None = None) -> Channel:
+    def channel(self, place: str, shared: bool = False) -> Channel:
         return self
 
     def give_back(self) -> None:
@@ -83,9 +82,6 @@ class OneProcess:
         pass
 
     def mapped_memory_obstacle(self) -> str:
-        return "there is one process"
-
-    def process_memory_obstacle(self) -> str:
         return "there is one process"
 
     def group(self, ranks: Sequence[int]) -> Group:

@@ -93,8 +93,8 @@ def test_a_job_whose_size_is_not_known() -> None:
 
 
 def test_settings_have_priority_and_later_options_replace_earlier_ones() -> None:
-    given = Settings.from_environment({"TFDIST_ENGINE": "shared", "DDL_OPTIONS": "-mode m -dump_iter 3"})
+    given = Settings.from_environment({"TFDIST_ENGINE": "auto", "DDL_OPTIONS": "-mode m -dump_iter 3"})
     assert given.ddl_options == "-mode m -dump_iter 3"
     first = applied(given, given.ddl_options, IMPORT, False)
-    assert (first.engine, first.wait_table) == ("shared", 3)
+    assert (first.engine, first.wait_table) == ("auto", 3)
     assert applied(first, "-dump_iter 9", INIT, False).wait_table == 9

@@ -19,11 +19,7 @@ class TestValues:
             ("TFDIST_BUCKET_MB", "-1", "TFDIST_BUCKET_MB='-1'"),
             ("TFDIST_STALL_SECONDS", "soon", "a number above 0"),
             ("TFDIST_STALL_SECONDS", "nan", "a number above 0"),
-            (
-                "TFDIST_ENGINE",
-                "shared:piece_kb=0",
-                "TFDIST_ENGINE: piece_kb='0' is out of range; it takes a number from 1 on",
-            ),
+            ("TFDIST_ENGINE", "direct", "TFDIST_ENGINE='direct' is out of range; it takes auto | mpi"),
             ("TFDIST_BUKET_MB", "1", "TFDIST_BUKET_MB is not a setting; is TFDIST_BUCKET_MB meant.*, or unset it"),
             ("TFDIST_BUCKETMB", "1", "is TFDIST_BUCKET_MB meant"),
             ("TFDIST_bucket_mb", "1", "is TFDIST_BUCKET_MB meant"),
@@ -73,7 +69,7 @@ class TestVariables:
     @pytest.mark.parametrize(
         ("environment", "said"),
         [
-            ({"TFDIST_ENGINE": "fast"}, "TFDIST_ENGINE='fast' is out of range; it takes auto | mpi | mapped | direct"),
+            ({"TFDIST_ENGINE": "fast"}, "TFDIST_ENGINE='fast' is out of range; it takes auto | mpi | collectives"),
             ({"TFDIST_COMPRESSION": "int3"}, "none | bf16 | fp16 | int8 | int4 | int2"),
             (
                 {"TFDIST_ACCUMULATE_STEPS": "0"},
@@ -97,8 +93,8 @@ class TestVariables:
             Settings().configured(loss_scaling=1)
         with pytest.raises(SettingsError, match="stall_seconds is read when tfdist is imported"):
             Settings().configured(stall_seconds=1)
-        with pytest.raises(SettingsError, match="set TFDIST_ENGINE=...:piece_kb= in the environment"):
-            Settings().configured(piece_kb=1)
+        with pytest.raises(SettingsError, match="set TFDIST_ENGINE=...:interface= in the environment"):
+            Settings().configured(interface="eth0")
 
 
 class TestParts:
@@ -110,10 +106,6 @@ class TestParts:
         assert (settings.sync, settings.block_steps, settings.block_momentum) == ("bmuf", 8, "0.9")
         assert settings.origins["block_steps"] == "TFDIST_SYNC"
         assert Settings().configured(sync="bmuf:steps=4") == Settings().configured(sync="bmuf", block_steps=4)
-
-    def test_what_an_engine_was_measured_to_be(self) -> None:
-        settings = Settings.from_environment({"TFDIST_ENGINE": "mapped:shared_from_kb=4:workers=2"})
-        assert (settings.engine, settings.shared_from_kb, settings.workers) == ("mapped", "4", "2")
 
     @pytest.mark.parametrize(
         ("variable", "value", "said"),
@@ -127,7 +119,7 @@ class TestParts:
             ("TFDIST_LOSS_SCALE", "window:tolerance=2", "tolerance='2' is out of range; it takes a number from 0 to 1"),
             ("TFDIST_BLOCK_STEPS", "8", "TFDIST_BLOCK_STEPS=8 is a part of another setting: TFDIST_SYNC=...:steps=8"),
             ("TFDIST_BLOCK_STEP", "8", "TFDIST_BLOCK_STEP=8 is a part of another setting: TFDIST_SYNC=...:steps=8"),
-            ("tfdist_piece_kb", "8", "tfdist_piece_kb=8 is a part of another setting: TFDIST_ENGINE=...:piece_kb=8"),
+            ("tfdist_interface", "e", "tfdist_interface=e is a part of another setting: TFDIST_ENGINE=...:interface=e"),
         ],
     )
     def test_refusals(self, variable: str, value: str, said: str) -> None:

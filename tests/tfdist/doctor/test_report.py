@@ -58,7 +58,7 @@ def test_ranks() -> None:
     assert finished.code == 0, finished
     found = states(finished.output)
     assert found["self-test"] == found["clocks"] == found["versions"] == found["ranks"] == "OK", finished.output
-    for words in ("2 ranks on one node", "TFDIST_BUCKET_MB", "measured, ms"):
+    for words in ("2 ranks on one node", "TFDIST_BUCKET_MB"):
         assert words in finished.output, finished.output
     assert finished.output.count("OK    MPI  ") == 1, "a line is printed once"
     assert found["processors"] == "OK" or len(os.sched_getaffinity(0)) < 2, finished.output
@@ -159,7 +159,7 @@ def test_limits_of_a_container(tmp_path: Path) -> None:
     )
     found = states(done.stdout.partition("code")[0])
     assert done.stdout.count("code 0") == 2, done.stdout + done.stderr
-    assert found["process memory"] == found["shared memory"] == "NOTE" and "FIX" not in found.values(), done.stdout
-    assert "--cap-add=SYS_PTRACE" in done.stdout and "--shm-size=1g" in done.stdout
+    assert found["shared memory"] == "NOTE" and "FIX" not in found.values(), done.stdout
+    assert "--shm-size=1g" in done.stdout
     assert done.stdout.count("weight -1.5") == 2, done.stdout + done.stderr
     assert "export HOME=$(mktemp -d)" in done.stdout or "this MPI needs none" in done.stdout

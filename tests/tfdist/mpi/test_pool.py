@@ -7,7 +7,7 @@ import weakref
 from typing import Any
 
 from tfdist.mpi._pool import Pool
-from tfdist.transport.interfaces import Channel, NodeMemory
+from tfdist.transport.interfaces import Channel
 from tfdist.transport.one_process import OneProcess
 
 
@@ -25,31 +25,30 @@ class TwoRanks(OneProcess):
         return [value, self.others]
 
 
-def pool() -> tuple[TwoRanks, Pool[Channel, NodeMemory | None]]:
+def pool() -> tuple[TwoRanks, Pool[Channel, bool]]:
     ranks = TwoRanks()
-    return ranks, Pool(ranks, lambda sharing: OneProcess(), "channel")
+    return ranks, Pool(ranks, lambda shared: OneProcess(), "channel")
 
 
 class TestPool:
     def test_what_another_rank_still_needs_is_not_used_again(self) -> None:
         ranks, channels = pool()
-        made: list[Channel] = [channels.take("", None) for _ in range(3)]
+        made: list[Channel] = [channels.take("", False) for _ in range(3)]
         channels.give_back(made[1])
-        assert channels.take("", None) not in made
+        assert channels.take("", False) not in made
         ranks.others = [0]
-        assert channels.take("", None) not in made and len(channels.things) == 5
+        assert channels.take("", False) not in made and len(channels.things) == 5
         ranks.others = [0, 1, 2]
-        assert channels.take("", None) is made[1]
-        assert channels.take("", None) not in made, "it is in use again"
+        assert channels.take("", False) is made[1]
+        assert channels.take("", False) not in made, "it is in use again"
 
-    def test_what_shares_other_memory_is_not_used_again(self) -> None:
+    def test_what_shares_no_memory_is_not_used_again(self) -> None:
         ranks, channels = pool()
-        small, large = NodeMemory(64, 0), NodeMemory(128, 0)
-        first = channels.take("", small)
+        first = channels.take("", True)
         channels.give_back(first)
         ranks.others = [0]
-        assert channels.take("", large) is not first
-        assert channels.take("", NodeMemory(64, 0)) is first
+        assert channels.take("", False) is not first
+        assert channels.take("", True) is first
 
     def test_garbage_is_collected_before_there_are_many(self) -> None:
         class ReplicaVariable:
@@ -61,6 +60,6 @@ class TestPool:
         ranks.others = list(range(1000))
         gc.freeze()  # objects of other tests: each collection would go through all of them
         for _ in range(200):
-            ReplicaVariable(channels.take("", None))
+            ReplicaVariable(channels.take("", False))
         gc.unfreeze()
         assert len(channels.things) <= 64

@@ -68,7 +68,7 @@ class TestShareOfTheMachine:
         ("auto", 0, None, False),
         ("auto", 4, "2", False),
         ("nccl", 2, None, False),
-        ("direct", 2, None, False),
+        ("mpi", 2, None, False),
     ],
 )
 def test_nccl_is_suggested_where_each_rank_has_a_gpu(

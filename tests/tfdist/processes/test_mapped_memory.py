@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tfdist.processes import mapped_memory
-from tfdist.processes.mapped_memory import NUMBERS, MappedMemory, Memory
+from tfdist.processes.mapped_memory import TABLE_NUMBERS, MappedMemory, Memory
 
 _CHILD = """
 import sys
@@ -56,7 +56,7 @@ def test_it_is_there_until_its_last_view_is_gone_and_keeps_no_file() -> None:
 
 
 def test_staging_grows_and_is_mapped_once() -> None:
-    tables = [np.zeros(2 * NUMBERS, np.int64) for _ in range(2)]
+    tables = [np.zeros(TABLE_NUMBERS, np.int64) for _ in range(2)]
     ours, theirs = (MappedMemory([os.getpid()] * 2, tables, index) for index in range(2))
     first = ours.staging(4096)
     assert ours.staging(100) is first
