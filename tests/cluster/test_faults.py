@@ -20,7 +20,7 @@ import pytest
 
 from tests.cluster.hosts import Hosts, obstacle
 from tests.launch import ROOT, STARTUP
-from tfdist.launch import host_check
+from tfdist.launch import launchers
 
 pytestmark = [pytest.mark.long("several hosts"), pytest.mark.skipif(bool(obstacle()), reason=obstacle())]
 
@@ -222,7 +222,7 @@ def fill(hosts: Hosts, name: str) -> None:
 
 def test_no_sshd(hosts: Hosts, start: Callable[..., Job]) -> None:
     """A running job needs neither the sshd that listens nor the ssh session that has started the ranks."""
-    if "Open MPI" in host_check.facts_here(sys.executable)["mpi"]:
+    if "Open MPI" in launchers.facts_here(sys.executable)["mpi"]:
         pytest.skip("Open MPI ends a job when a daemon's session ends")
     job = start({"node1": 1, "node3": 1}, **HEALTHY)
     job.reach("step 1")

@@ -23,7 +23,7 @@ import yaml
 from tests.cluster import hosts
 from tests.cluster.hosts import Hosts, address
 from tests.launch import ROOT, TFDIST_RUN, Finished
-from tfdist.launch import host_check, launchers
+from tfdist.launch import launchers
 
 pytestmark = [pytest.mark.long("several hosts"), pytest.mark.skipif(bool(hosts.obstacle()), reason=hosts.obstacle())]
 
@@ -54,7 +54,7 @@ class Pods:
         for name in NAMES:
             self._prepare(name, folder)
         slots = self.job["spec"]["slotsPerWorker"]
-        library = host_check.facts_here(sys.executable)["mpi"]
+        library = launchers.facts_here(sys.executable)["mpi"]
         self.open_mpi = launchers.family_of(library) == "Open MPI"
         line = "{}.{} slots={}\n" if self.open_mpi else "{}.{}:{}\n"
         self.hostfile = folder / "hostfile"

@@ -18,7 +18,7 @@ from nmt.text.vocabulary import write_vocabulary
 from tests.cluster import hosts, slurm
 from tests.cluster.slurm import Slurm
 from tests.launch import ROOT, TFDIST_RUN
-from tfdist.launch.host_check import facts_here
+from tfdist.launch.launchers import facts_here
 
 PMI = "pmix" if "Open MPI" in facts_here(sys.executable)["mpi"] else "pmi2"
 OBSTACLE = hosts.obstacle() or slurm.obstacle(PMI)

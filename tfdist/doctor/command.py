@@ -13,20 +13,21 @@ from typing import Any
 from tfdist.core import ddl_options, system
 from tfdist.core.environment import Launch, hostfile, launch, variables
 from tfdist.core.settings import Settings, allowed
-from tfdist.doctor import machine
+from tfdist.doctor import hosts, machine
 from tfdist.doctor.findings import FIX, NOTE, OK, Finding
-from tfdist.launch import host_check, launchers
-from tfdist.launch.hosts import Host, LaunchError, read_named
+from tfdist.launch import launchers
+from tfdist.launch.hosts import Host, LaunchError, parse, read_named
 from tfdist.processes import devices
 
 _TRIAL_RANKS, _TRIAL_SECONDS = 2, 120.0
 _LAST_LINES = 3
 _USAGE_ERROR = 2
 _USAGE = """usage: python -m tfdist
+       python -m tfdist -H host1,host2
        python -m tfdist trace FILE ...
 
-Check this machine; under mpirun also the ranks together. The exit code is 1 if something is to be mended. The command
-trace reads what the ranks of a job did last (trace --help).
+Check this machine; under mpirun also the ranks together; with -H what differs between hosts, by ssh. The exit code is 1
+if something is to be mended. The command trace reads what the ranks of a job did last (trace --help).
 """
 _BRIEF = "--brief"  # of the trial: only what is not fine
 
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str], loaded: Collection[str]) -> int:
     Collective: all ranks, if a launcher started several.
 
     Args:
-      arguments: of the command line: none, or ``--help``.
+      arguments: of the command line: none, ``--help``, or ``-H`` with names of hosts.
       loaded: names of the modules that were imported before tfdist.
 
     Returns:
@@ -49,11 +50,22 @@ def main(arguments: Sequence[str], loaded: Collection[str]) -> int:
     if {"-h", "--help"} & {*words}:
         print(_USAGE if first else "", end="")
         return 0
+    report = _Report(_BRIEF in arguments)
+    if words[:1] == [hosts.REPORT]:
+        facts = machine.facts()
+        print(hosts.report(words[1:], facts, list(machine.examine(facts, 1, loaded))))
+        return 0
+    if words[:1] in (["-H"], ["--hosts"]) and len(words) == 2 and started is None:
+        try:
+            report.add(hosts.examine(parse(words[1]), machine.facts()))
+        except LaunchError as error:
+            sys.stderr.write(f"python -m tfdist: {error}\n")
+            return _USAGE_ERROR
+        return int(report.broken)
     if words:
         told = f"python -m tfdist: {words[0]!r} is no command and no option; see python -m tfdist --help\n"
         sys.stderr.write(told if first else "")
         return _USAGE_ERROR
-    report = _Report(_BRIEF in arguments)
     if started is None:
         _alone(report, loaded)
     else:
@@ -120,7 +132,7 @@ def _trial(facts: Mapping[str, Any]) -> Iterator[Finding]:
         _TRIAL_RANKS, program, hosts=here, cores_each=0, crowded=True, prefix=False, root=os.geteuid() == 0
     )
     try:
-        if problem := host_check.launcher_problem(facts, variables()):
+        if problem := launchers.interface_problem(facts, variables()):
             raise LaunchError(problem)
         if file:
             read_named(variable, file)

@@ -11,11 +11,12 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+import tfdist
 from tfdist.compat import versions
 from tfdist.core import environment, system
 from tfdist.core.settings import Settings, SettingsError
 from tfdist.doctor.findings import FIX, NOTE, OK, Finding, of
-from tfdist.launch import host_check, launchers
+from tfdist.launch import launchers
 from tfdist.launch.hosts import LaunchError
 from tfdist.processes import devices, mapped_memory
 
@@ -53,7 +54,7 @@ def examine(facts: Mapping[str, Any], ranks: int, loaded: Collection[str]) -> It
 def facts() -> Mapping[str, Any]:
     """Return the probe's facts on this machine, or why MPI cannot be used."""
     try:
-        return host_check.facts_here(sys.executable)
+        return {**launchers.facts_here(sys.executable), "tfdist": tfdist.__version__}
     except LaunchError as error:
         return {"mpi": "", "error": str(error)}
 

@@ -1,4 +1,4 @@
-"""Attempts: runs a program on some hosts, once or again: checks the hosts, and makes and runs the command line."""
+"""Attempts: runs a program on some hosts, once or again: asks the hosts, and makes and runs the command line."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tfdist.core import environment, system
-from tfdist.launch import host_check, launchers
+from tfdist.launch import launchers, reach
 from tfdist.launch.hosts import Host, LaunchError, is_here
 from tfdist.launch.supervision import Ended, Signals, supervise
 
 _PAUSE_SECONDS = 3.0  # between two questions to hosts that come up
 _PROGRESS_SECONDS = 30.0
 _SILENT_SECONDS = 5.0  # a question that takes longer is told
+_FIRST_ANSWER_SECONDS, _LATER_ANSWER_SECONDS = 60.0, 20.0
 
 
 class Attempts:
@@ -68,75 +69,50 @@ class Attempts:
         self._system = environment.batch_system()
         # A batch system's hosts need not be open to ssh, and it assigns the cores itself.
         self._given = bool(self._system) and not named
-        needs = host_check.needs_of(command, python, self._handed_on, environment.variables())
-        self._here = host_check.facts_here(python, needs)
+        self._here = launchers.facts_here(python)
         if launchers.family_of(self._here["mpi"]) == "Open MPI":
             environment.overwrite("HOME", self._home)
         self._launcher = launchers.find(self._here, python)
-        # Open MPI passes addresses to its daemons: then this host's name need not resolve there.
-        by_name = self._launcher.family != "Open MPI" and "HYDRA_IFACE" not in environment.variables()
-        self._needs = dataclasses.replace(needs, named=by_name)
-        # Hosts that are not asked are assumed to be like this one.
-        self._known: dict[str, Mapping[str, Any]] = {}
         if options.verbose:
             say(f"{self._here['mpi']} ({self._here['mpi_file']}), started by {self._launcher.path}")
-            say(f"here: {_described(self._here)}")
+            names = ("python", "tensorflow", "mpi4py", "cores")
+            say(f"here: {', '.join(f'{name} {self._here[name]}' for name in names)}")
 
     def check(self, machines: Sequence[Host]) -> None:
-        """Check the hosts of the first attempt. Wait for those that cannot be reached yet.
+        """Ask whether the hosts of the first attempt answer. Wait for those that cannot be reached yet.
 
         Raises:
-          LaunchError: a host cannot run ranks; a line for each problem.
+          LaunchError: a host does not answer; a line for each.
         """
         others = [host.name for host in machines if not is_here(host.name)]
-        checked = not self._options.no_check
-        waits = others and self._start_seconds and not self._options.dry_run  # which starts nothing
-        if self._given or not (checked or waits):
+        waits = self._start_seconds and not self._options.dry_run  # which starts nothing
+        if self._given or (self._options.no_check and not (others and waits)):
             return
         if not others:
-            if problem := host_check.launcher_problem(self._here, environment.variables()):
+            if problem := launchers.interface_problem(self._here, environment.variables()):
                 raise LaunchError(problem)
             return
-        names_here = [host.name for host in machines if is_here(host.name) and checked]
-        lines = [line for name in names_here for line in self._problems_here(name)]
-        needs = dataclasses.replace(self._needs, versions=checked)
-        begun, told = time.monotonic(), float("-inf")
-        late, waited = others, 0.0
-        while True:
-            wrong = self._ask(late, needs, self._answer_seconds(waited))
-            found = [problem for of_host in wrong.values() for problem in of_host]
+        begun, told = time.monotonic(), 0.0
+        late = self._ask(others, self._answer_seconds(0.0))
+        while late:
             waited = time.monotonic() - begun
-            if not found and len(late) < len(others):
-                late = others  # the ways between hosts that were late and those that were not
-                continue
-            lasts = lines or not all(problem.passes for problem in found)
-            if not found or lasts or waited >= self._start_seconds:
-                break
-            if waited - told >= _PROGRESS_SECONDS or len(wrong) < len(late):
-                told = waited
-                self._say(
-                    f"waiting for {len(wrong)} of {len(others)} hosts, {self._start_seconds - waited:.0f} s at most: "
-                    f"{found[0].text.partition(';')[0]}"
-                )
-            late = list(wrong)
+            if waited >= self._start_seconds or not all(answer.passes for answer in late.values()):
+                waited_for = f" (waited {waited:.0f} s)" if waited >= self._start_seconds > 0 else ""
+                raise LaunchError("\ntfdist-run: ".join(answer.problem for answer in late.values()) + waited_for)
+            if waited >= told:
+                told = waited + _PROGRESS_SECONDS
+                first = next(iter(late.values())).problem.partition(";")[0]
+                left = self._start_seconds - waited
+                self._say(f"waiting for {len(late)} of {len(others)} hosts, {left:.0f} s at most: {first}")
             time.sleep(min(_PAUSE_SECONDS, self._start_seconds - waited))
-        lines += [problem.text for problem in found]
-        if lines:
-            waited_for = f" (waited {waited:.0f} s)" if waited >= self._start_seconds > 0 else ""
-            raise LaunchError("\ntfdist-run: ".join(lines) + waited_for)
-        if told >= 0:
-            self._say(f"all hosts answer after {waited:.0f} s")
-        for remark in host_check.remarks_on_speed({h.name: (self._facts(h.name), h.ranks) for h in machines}):
-            self._say(remark)
+            late = self._ask(list(late), self._answer_seconds(waited))
+        if told:
+            self._say(f"all hosts answer after {time.monotonic() - begun:.0f} s")
 
     def left_out(self, hosts: Sequence[str]) -> dict[str, list[str]]:
-        """Check the hosts of the next attempt, and return the problems of those that cannot run ranks now."""
-        if self._given:
-            return {}
-        others = [name for name in hosts if not is_here(name)]
-        needs = dataclasses.replace(self._needs, versions=not self._options.no_check)
-        wrong = self._ask(others, needs, host_check.LATER_ANSWER_SECONDS)
-        return {host: [problem.text for problem in found] for host, found in wrong.items()}
+        """Return the hosts that do not answer before the next attempt, with the reasons."""
+        others = [] if self._given else [name for name in hosts if not is_here(name)]
+        return {host: [answer.problem] for host, answer in self._ask(others, _LATER_ANSWER_SECONDS).items()}
 
     def line(self, machines: tuple[Host, ...], ranks: int, variables: Mapping[str, str]) -> list[str]:
         """Return the launcher's command line, and log it.
@@ -153,8 +129,9 @@ class Attempts:
         if self._given:
             cores_each, crowded, reason = None, False, f"{self._system} shares the cores out"
         else:
-            counted = machines or (Host("localhost", ranks),)
-            cores_each, crowded, reason = binding([(self._facts(h.name), h.ranks) for h in counted])
+            # Hosts are taken to be like this one.
+            most = max((host.ranks for host in machines), default=ranks)
+            cores_each, crowded, reason = binding(self._here, most)
         if self._options.no_bind:
             cores_each, reason = 0, ""
         plan = launchers.Plan(
@@ -216,57 +193,39 @@ class Attempts:
 
     def _answer_seconds(self, waited: float) -> float:
         """Return the time for an answer: no longer than the hosts have for coming up, but enough for one that is up."""
-        left = max(self._start_seconds - waited, host_check.LATER_ANSWER_SECONDS)
-        return min(left, host_check.FIRST_ANSWER_SECONDS) if self._start_seconds else host_check.FIRST_ANSWER_SECONDS
+        left = max(self._start_seconds - waited, _LATER_ANSWER_SECONDS)
+        return min(left, _FIRST_ANSWER_SECONDS) if self._start_seconds else _FIRST_ANSWER_SECONDS
 
-    def _ask(
-        self, others: Sequence[str], needs: host_check.Needs, seconds: float
-    ) -> dict[str, list[host_check.Problem]]:
+    def _ask(self, others: Sequence[str], seconds: float) -> dict[str, reach.Answer]:
+        """Return the hosts that do not answer."""
         told = f"waiting for the answers of {len(others)} hosts, {seconds:.0f} s at most"
         remark = threading.Timer(_SILENT_SECONDS, self._say, [told])
         remark.daemon = True  # an interrupted program need not wait for it
         remark.start()
         try:
-            known, wrong = host_check.ask(others, self._here, needs, self._ssh or ("ssh",), seconds)
+            return reach.silent(others, self._ssh or ("ssh",), seconds)
         finally:
             remark.cancel()
-        if needs.versions:
-            self._known |= known
-            if self._options.verbose:
-                for name, facts in known.items():
-                    self._say(f"{name}: {_described(facts)}")
-        return wrong
-
-    def _problems_here(self, name: str) -> list[str]:
-        return [problem.text for problem in host_check.problems(name, self._here, self._here, self._needs)]
-
-    def _facts(self, name: str) -> Mapping[str, Any]:
-        return self._known.get(name, self._here)
 
 
-def binding(machines: Sequence[tuple[Mapping[str, Any], int]]) -> tuple[int, bool, str]:
+def binding(facts: Mapping[str, Any], ranks: int) -> tuple[int, bool, str]:
     """Return to how many cores each rank is bound.
 
     Args:
-      machines: facts and number of ranks of each host.
+      facts: facts of a host, from the probe.
+      ranks: largest number of ranks of a host.
 
     Returns:
-      The number, 0 if not bound; whether some host has more ranks than cores; the reason if not bound.
+      The number, 0 if not bound; whether the host has more ranks than cores; the reason if not bound.
     """
-    for facts, ranks in machines:
-        if ranks > facts["cores"]:
-            return 0, True, f"{ranks} ranks share {facts['cores']} cores"
-    if not all(facts["all_cores"] for facts, _ in machines):
+    if ranks > facts["cores"]:
+        return 0, True, f"{ranks} ranks share {facts['cores']} cores"
+    if not facts["all_cores"]:
         # Launchers count all cores of the machine, and would use cores outside those of taskset or a container.
         return 0, False, "this process may use only some of the machine's cores"
-    return min(facts["cores"] // ranks for facts, ranks in machines), False, ""
+    return facts["cores"] // ranks, False, ""
 
 
 def _remove_if_empty(folder: str) -> None:
     with contextlib.suppress(OSError):  # ranks may have put files there
         os.rmdir(folder)
-
-
-def _described(facts: Mapping[str, Any]) -> str:
-    names = ("python", "tfdist", "tensorflow", "mpi4py", "cores")
-    return ", ".join(f"{name} {facts[name]}" for name in names)

@@ -97,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--no-bind", action="store_true", help="do not bind each rank to its share of the cores")
     parser.add_argument("--no-prefix", action="store_true", help="do not put the rank in front of each line")
-    parser.add_argument("--no-check", action="store_true", help="do not check the hosts' versions and ways first")
+    parser.add_argument("--no-check", action="store_true", help="do not ask first whether the hosts answer")
     parser.add_argument(
         "--max-restarts",
         type=_restarts,

@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
+import os
 import re
 import shlex
 import shutil
@@ -15,25 +18,25 @@ from pathlib import Path
 from typing import Any
 
 from tfdist.core import environment
+from tfdist.launch import probe
 from tfdist.launch._rank_prefix import Lines, See
 from tfdist.launch.hosts import Host, LaunchError
 
 _VERSION_SECONDS = 20.0
+_PROBE_SECONDS = 60.0  # includes the start of Python from a cold network file system
 # Words in the output of MPI_Get_library_version, and of launchers with --version. MVAPICH uses MPICH's launcher.
-# Intel's launcher names Hydra, too, so Intel MPI comes first.
 _FAMILIES = {
-    "Intel MPI": ("Intel(R) MPI",),
     "Open MPI": ("Open MPI", "OpenRTE"),
     "MPICH": ("MPICH", "MVAPICH", "HYDRA"),
 }
 # Debian's names come before "mpirun", which there belongs to the MPI that the administrator has chosen.
 _NAMES = {
-    "Intel MPI": ("mpiexec.hydra", "mpirun"),
     "Open MPI": ("mpirun.openmpi", "mpirun", "mpiexec"),
     "MPICH": ("mpiexec.hydra", "mpirun.mpich", "mpirun", "mpiexec"),
 }
 _LIB = ("lib", "lib64", "lib32")
 _KEEP_ALIVE = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")
+_INTEL = "Intel(R) MPI"
 _WITHOUT_LAUNCHER = "CRAY"  # an MPICH that only the batch system starts
 
 
@@ -50,7 +53,7 @@ class Launcher:
 
     Attributes:
       path: path of the program.
-      family: ``MPICH``, ``Open MPI`` or ``Intel MPI``.
+      family: ``MPICH`` or ``Open MPI``.
       major: first number of its version; 0 if unknown.
     """
 
@@ -90,7 +93,47 @@ class Plan:
 
 def family_of(version: str) -> str:
     """Return the family of a library or launcher from its version text; empty if unknown."""
+    if _INTEL in version:  # its launcher names Hydra, too
+        return ""
     return next((family for family, words in _FAMILIES.items() if any(word in version for word in words)), "")
+
+
+def facts_here(python: str) -> dict[str, Any]:
+    """Return the facts that the probe finds with this Python on this machine.
+
+    Raises:
+      LaunchError: this Python does not run, or takes too long.
+    """
+    folder = next(filter(os.path.isdir, probe.FOLDERS))
+    try:
+        done = subprocess.run(
+            [python, "-"],
+            input=Path(probe.__file__).read_text(),
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_SECONDS,
+            cwd=folder,
+        )
+    except subprocess.TimeoutExpired:
+        raise LaunchError(f"{python}: no answer in {_PROBE_SECONDS:g} s") from None
+    except OSError as error:
+        raise LaunchError(f"{python}: cannot be started ({error.strerror})") from None
+    for line in reversed(done.stdout.splitlines() if not done.returncode else ()):
+        with contextlib.suppress(ValueError):  # startup files of Python may print lines, too
+            found = json.loads(line)
+            if isinstance(found, dict) and "mpi_file" in found:
+                return found
+    said = done.stderr.strip().splitlines()
+    raise LaunchError(f"{python}: does not run here (exit code {done.returncode}: {(said or ['it said nothing'])[-1]})")
+
+
+def interface_problem(facts: Mapping[str, Any], variables: Mapping[str, str]) -> str:
+    """Return why Hydra cannot start even ranks of this machine: its variable names no interface; empty if it can."""
+    name = variables.get("HYDRA_IFACE", "")
+    if not name or name in facts["interfaces"] or family_of(facts["mpi"]) != "MPICH":
+        return ""
+    has = ", ".join(facts["interfaces"])
+    return f"localhost: has no network interface {name} (HYDRA_IFACE), but {has}; name one that all machines have"
 
 
 def find(facts: Mapping[str, Any], python: str) -> Launcher:
@@ -174,7 +217,7 @@ def command_line(launcher: Launcher, plan: Plan) -> list[str]:
     Raises:
       LaunchError: this launcher cannot start such a job.
     """
-    arguments = {"MPICH": _mpich, "Open MPI": _open_mpi, "Intel MPI": _intel_mpi}[launcher.family]
+    arguments = {"MPICH": _mpich, "Open MPI": _open_mpi}[launcher.family]
     return [launcher.path, "-n", str(plan.ranks), *arguments(launcher, plan), *plan.command]
 
 
@@ -197,27 +240,6 @@ def _mpich(launcher: Launcher, plan: Plan) -> Iterator[str]:
         yield from ("-bind-to", "none")
     if plan.prefix:
         yield from ("-prepend-pattern", "<rank %r>")  # not -prepend-rank: see Lines
-    yield from _hydra(plan)
-
-
-def _intel_mpi(launcher: Launcher, plan: Plan) -> Iterator[str]:
-    if plan.hosts:
-        counts = {host.ranks for host in plan.hosts}
-        if len(counts) > 1:
-            raise LaunchError(
-                f"-H {','.join(f'{h.name}:{h.ranks}' for h in plan.hosts)}: Intel's mpirun needs as many ranks "
-                "on one host as on another; make them equal, or start with mpirun -machinefile"
-            )
-        yield from ("-hosts", ",".join(host.name for host in plan.hosts), "-ppn", str(counts.pop()))
-    if plan.cores_each == 0:  # else Intel MPI binds each rank to its share
-        yield from ("-genv", "I_MPI_PIN", "0")
-    if plan.prefix:
-        yield "-prepend-rank"
-    yield from _hydra(plan)
-
-
-def _hydra(plan: Plan) -> Iterator[str]:
-    """Yield the arguments that MPICH and Intel MPI have in common; both pass on the whole environment."""
     if plan.ssh and plan.hosts:
         if len(plan.ssh) > 1:
             raise LaunchError(

@@ -149,8 +149,8 @@ def _ranks(launcher: int) -> list[int]:
 class Signals:
     """Forwards signals to the launcher, also those that came before its start.
 
-    These are SIGINT, SIGTERM, SIGUSR1 and SIGHUP. MPICH's and Intel's mpirun pass SIGINT, SIGTERM and SIGUSR1 to the
-    ranks, and end at SIGHUP. Open MPI's mpirun passes on SIGUSR1, and ends the ranks at the others. If a second SIGINT
+    These are SIGINT, SIGTERM, SIGUSR1 and SIGHUP. MPICH's mpirun passes SIGINT, SIGTERM and SIGUSR1 to the
+    ranks, and ends at SIGHUP. Open MPI's mpirun passes on SIGUSR1, and ends the ranks at the others. If a second SIGINT
     does not end the launcher within seconds, it is killed.
 
     Attributes:

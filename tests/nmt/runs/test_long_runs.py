@@ -17,7 +17,7 @@ from nmt.prepare import prepare
 from tests.launch import TFDIST_RUN, mpirun, run
 from tests.nmt.runs.test_program import values
 from tests.nmt.runs.test_ranks_of_the_program import program
-from tfdist.launch import host_check
+from tfdist.launch import launchers
 
 
 def figures(output: str) -> list[str]:
@@ -218,7 +218,7 @@ def test_a_run_that_was_killed_and_stopped_goes_on_as_if_it_had_not(
 
 @pytest.mark.long("the signal is that of the test above, and tests/tfdist/test_ends.py shows that it comes")
 def test_a_run_whose_launcher_is_killed_saves(toy: Any) -> None:
-    if "Open MPI" in host_check.facts_here(sys.executable)["mpi"]:
+    if "Open MPI" in launchers.facts_here(sys.executable)["mpi"]:
         pytest.skip("Open MPI ends ranks without a launcher at their next call of MPI")
     flags = toy.flags("--num_train_steps=400", "--noevaluate_epochs", "--steps_per_external_eval=0")
     script = toy.directory / "unseen.py"

@@ -14,7 +14,7 @@ import pytest
 from tfdist.core import system
 from tfdist.doctor import machine
 from tfdist.doctor.findings import FIX, NOTE, OK, Finding
-from tfdist.launch import host_check
+from tfdist.launch import launchers
 from tfdist.processes import devices
 
 FACTS = {"tensorflow": "2.21.0", "mpi": "MPICH Version: 5.0.2", "mpi_file": "", "prefix": "/usr", "error": ""}
@@ -43,13 +43,13 @@ def test_this_machine_is_fine_but_for_what_it_lacks() -> None:
             FIX,
             "cannot load MPI library. pip install 'tfdist[mpich]'",
         ),
-        ({"mpi": "Intel(R) MPI Library 2021.1"}, "MPI", FIX, "no mpirun of it is near"),
+        ({"mpi": "Intel(R) MPI Library 2021.1"}, "MPI", FIX, "no mpirun of this MPI is known"),
     ],
 )
 def test_what_is_installed(
     monkeypatch: pytest.MonkeyPatch, facts: dict[str, str], what: str, state: str, told: str
 ) -> None:
-    monkeypatch.setattr(host_check, "facts_here", lambda python: {**FACTS, **facts})
+    monkeypatch.setattr(launchers, "facts_here", lambda python: {**FACTS, **facts})
     finding = found(what)
     assert finding.state == state and told in finding.told, finding
 
@@ -72,7 +72,7 @@ def test_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("HOME", raising=False)
     for library, state in (("Open MPI v5.0.11", FIX), ("MPICH Version: 5.0.2", OK)):
-        monkeypatch.setattr(host_check, "facts_here", lambda python, library=library: {**FACTS, "mpi": library})
+        monkeypatch.setattr(launchers, "facts_here", lambda python, library=library: {**FACTS, "mpi": library})
         assert found("home").state == state
     for home, state in (("/tmp", FIX), ("", FIX), ("/absent", FIX), (str(tmp_path), OK)):
         monkeypatch.setenv("HOME", home)

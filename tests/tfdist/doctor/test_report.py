@@ -13,7 +13,7 @@ import pytest
 
 from tests.launch import ROOT, Finished, mpirun, run
 from tfdist.doctor import command
-from tfdist.launch import host_check, launchers
+from tfdist.launch import launchers
 from tfdist.launch.hosts import Host, LaunchError
 
 # Installs a filter (seccomp(2)) that refuses process_vm_readv and process_vm_writev of x86-64, and runs a command.
@@ -114,7 +114,7 @@ def test_a_trial_stays_on_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path
         raise LaunchError("enough")
 
     monkeypatch.setattr(launchers, "command_line", refused)
-    facts = {**host_check.facts_here(sys.executable), "interfaces": ["lo"]}
+    facts = {**launchers.facts_here(sys.executable), "interfaces": ["lo"]}
     assert [finding.told for finding in command._trial(facts)] == ["enough"]
     assert plans[0].hosts == (Host("localhost", 2),)
     if "Open MPI" not in facts["mpi"]:

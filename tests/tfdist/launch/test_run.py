@@ -19,7 +19,7 @@ import pytest
 
 from tests.launch import ROOT, TFDIST_RUN, Finished, run
 from tfdist.core import environment
-from tfdist.launch import command, host_check, hosts, launchers
+from tfdist.launch import command, hosts, launchers, reach
 from tfdist.launch._rank_prefix import Lines
 from tfdist.launch.attempts import Attempts, binding
 from tfdist.launch.command import main
@@ -168,15 +168,6 @@ def test_a_killed_one_tells_its_launcher_once() -> None:
     assert process.stdout.read() == "TERM "
 
 
-def test_intel_mpi() -> None:
-    intel = Launcher("/mpi/mpirun", "Intel MPI", 2021)
-    assert line(intel, ranks=4, hosts=(Host("a", 2), Host("b", 2)), cores_each=0) == (
-        "/mpi/mpirun -n 4 -hosts a,b -ppn 2 -genv I_MPI_PIN 0 -prepend-rank python x.py"
-    )
-    with pytest.raises(LaunchError, match="a:2,b:1.*equal"):
-        line(intel, hosts=TWO)
-
-
 @pytest.mark.parametrize(
     ("version", "family"),
     [
@@ -184,7 +175,7 @@ def test_intel_mpi() -> None:
         ("HYDRA build details:\n    Version: 5.0.2", "MPICH"),
         ("mpirun (Open MPI) 5.0.11", "Open MPI"),
         ("mpiexec (OpenRTE) 4.1.4", "Open MPI"),
-        ("Intel(R) MPI Library for Linux* OS, Version 2021.11 (HYDRA)", "Intel MPI"),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.11 (HYDRA)", ""),
         ("Some MPI 3", ""),
     ],
 )
@@ -222,10 +213,9 @@ def test_share_of_the_cores() -> None:
     def facts(cores: int, all_cores: bool = True) -> dict[str, Any]:
         return {"cores": cores, "all_cores": all_cores}
 
-    assert binding([(facts(8), 3)]) == (2, False, "")
-    assert binding([(facts(8), 2), (facts(6), 2)]) == (3, False, "")
-    assert binding([(facts(8), 2), (facts(2), 3)]) == (0, True, "3 ranks share 2 cores")
-    assert binding([(facts(8, all_cores=False), 2)])[:2] == (0, False)
+    assert binding(facts(8), 3) == (2, False, "")
+    assert binding(facts(2), 3) == (0, True, "3 ranks share 2 cores")
+    assert binding(facts(8, all_cores=False), 2)[:2] == (0, False)
 
 
 def test_the_environment() -> None:
@@ -367,9 +357,7 @@ def test_hosts_that_come_late_are_waited_for(tmp_path: Path, way: str) -> None:
     )
     if way == "gives up":
         assert finished.code == 2
-        assert re.search(
-            r"worker-0\S+ cannot be reached: this name does not resolve .*\(waited \d+ s\)", finished.errors
-        )
+        assert re.search(r"worker-0\S+ cannot be reached \(ssh: Could not resolve .*\(waited \d+ s\)", finished.errors)
     else:
         assert finished.code == 0, finished.errors
         assert "all hosts answer after" in finished.errors
@@ -390,57 +378,39 @@ def test_a_problem_that_stays_is_told_at_once(tmp_path: Path) -> None:
     ssh.chmod(0o755)
     finished = tfdist_run("--start-timeout", "60", "--ssh", str(ssh), "-H", "far,localhost", "python", "-V")
     assert finished.code == 2 and finished.seconds < 30
-    assert "waiting" not in finished.errors and "ssh-copy-id far" in finished.errors
+    assert "waiting" not in finished.errors and "far: cannot be reached (me@far: Permission denied" in finished.errors
 
 
-class Network:
-    """Replaces the questions to hosts: ``b`` comes up at the second one, and ``a`` has no way to it.
-
-    Attributes:
-      asked: (hosts, whether their versions matter, seconds for an answer) of each question.
-    """
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[list[str], bool, float]] = []
-
-    def ask(self, names: Sequence[str], here: Any, needs: host_check.Needs, ssh: Any, seconds: float) -> Any:
-        self.asked.append((list(names), needs.versions, seconds))
-        late = {"b": [host_check.Problem("b: is down", passes=True)]} if len(self.asked) == 1 else {}
-        cut = {"a": [host_check.Problem("a: no way to b")]} if {"a", "b"} <= {*names} - {*late} else {}
-        return {}, late | cut
-
-
-def checked(monkeypatch: pytest.MonkeyPatch, start_seconds: float, *arguments: str) -> tuple[Network, str]:
-    """Check the hosts ``a`` and ``b``; return the questions, and what the check raises."""
+def asked(monkeypatch: pytest.MonkeyPatch, start_seconds: float, *arguments: str) -> tuple[list[Any], str]:
+    """Ask the hosts ``a`` and ``b``, of which ``b`` comes up at the second question. Return the questions, and what the
+    check raises."""
     from tfdist.launch import attempts
 
-    network = Network()
-    monkeypatch.setattr(host_check, "ask", network.ask)
+    questions: list[tuple[list[str], float]] = []
+
+    def silent(names: Sequence[str], ssh: Any, seconds: float) -> dict[str, reach.Answer]:
+        questions.append((list(names), seconds))
+        return {"b": reach.Answer("b: is down", passes=True)} if len(questions) == 1 else {}
+
+    monkeypatch.setattr(reach, "silent", silent)
     monkeypatch.setattr(attempts, "_PAUSE_SECONDS", 0.01)
     options = command._parser().parse_args([*arguments, "python"])
     check = Attempts(options, True, start_seconds, (sys.executable, "x.py"), sys.executable, lambda text: None).check
     try:
         check([Host("a", 1), Host("b", 1)])
     except LaunchError as error:
-        return network, str(error)
-    return network, ""
+        return questions, str(error)
+    return questions, ""
 
 
-def test_all_ways_are_checked_after_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    network, said = checked(monkeypatch, 30)
-    assert [names for names, _, _ in network.asked] == [["a", "b"], ["b"], ["a", "b"]]
-    assert said.startswith("a: no way to b")
-    assert all(29 < seconds <= 30 for _, _, seconds in network.asked), "no answer may take longer than the wait"
-
-
-def test_a_wait_without_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    network, _ = checked(monkeypatch, 30, "--no-check")
-    assert len(network.asked) == 3 and not any(versions for _, versions, _ in network.asked)
-    for seconds, more in ((0, []), (30, ["--dry-run"])):  # a dry run starts nothing
-        network, said = checked(monkeypatch, seconds, "--no-check", *more)
-        assert network.asked == [] and said == ""
-    network, said = checked(monkeypatch, 0)
-    assert said == "b: is down" and network.asked == [(["a", "b"], True, 60)]
+def test_who_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for more in ([], ["--no-check"]):
+        questions, said = asked(monkeypatch, 30, *more)
+        assert [names for names, _ in questions] == [["a", "b"], ["b"]] and said == ""
+        assert all(29 < seconds <= 30 for _, seconds in questions), "no answer may take longer than the wait"
+    for seconds, options in ((0, ["--no-check"]), (30, ["--no-check", "--dry-run"])):  # a dry run starts nothing
+        assert asked(monkeypatch, seconds, *options) == ([], "")
+    assert asked(monkeypatch, 0) == ([(["a", "b"], 60)], "b: is down")
 
 
 HOMES = {  # HOME, and what makes it
@@ -458,7 +428,7 @@ def test_open_mpi_s_home_is_of_this_user_alone(
         pytest.skip("only root can give files away")
     subprocess.run(["sh", "-ec", f"mkdir own; {HOMES[name]}"], cwd=tmp_path, check=True)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(host_check, "facts_here", lambda python, needs: {"mpi": "Open MPI v5.0.11"})
+    monkeypatch.setattr(launchers, "facts_here", lambda python: {"mpi": "Open MPI v5.0.11"})
     monkeypatch.setattr(launchers, "find", lambda facts, python: PRRTE)
     home, told = str(tmp_path / name) if name else "", list[str]()
 
@@ -482,7 +452,7 @@ def test_open_mpi_s_home_is_of_this_user_alone(
 def test_a_job_of_open_mpi_without_a_home() -> None:
     """As of a container's user who has no name: nothing of the temporary folder is read, and nothing stays there."""
     nobody = ["unshare", "--user", "--map-user=12345"]
-    if "Open MPI" not in host_check.facts_here(sys.executable)["mpi"]:
+    if "Open MPI" not in launchers.facts_here(sys.executable)["mpi"]:
         pytest.skip("other MPIs need no HOME")
     if subprocess.run([*nobody, "true"], capture_output=True, check=False).returncode:
         pytest.skip("namespaces are refused")
@@ -513,9 +483,9 @@ def test_an_interface_that_is_not_here(monkeypatch: pytest.MonkeyPatch, capsys: 
     facts = {"mpi": "MPICH 5", "interfaces": ["lo", "eth0"]}
     variables = {"HYDRA_IFACE": "nosuch"}
     said = "localhost: has no network interface nosuch (HYDRA_IFACE), but lo, eth0; name one that all machines have"
-    assert host_check.launcher_problem(facts, variables) == said
-    assert host_check.launcher_problem({**facts, "mpi": "Open MPI 5"}, variables) == ""
-    assert host_check.launcher_problem(facts, {"HYDRA_IFACE": "eth0", "FI_TCP_IFACE": "x"}) == ""
+    assert launchers.interface_problem(facts, variables) == said
+    assert launchers.interface_problem({**facts, "mpi": "Open MPI 5"}, variables) == ""
+    assert launchers.interface_problem(facts, {"HYDRA_IFACE": "eth0", "FI_TCP_IFACE": "x"}) == ""
 
 
 def test_variables_for_the_ranks() -> None:
@@ -574,19 +544,14 @@ def test_no_mpirun_of_this_mpi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_hosts_are_asked_first(tmp_path: Path) -> None:
-    """A script replaces ``ssh``: one host is missing, one has another TensorFlow, one equals this machine."""
+    """A script replaces ``ssh``: one host is missing, and one has a login shell that talks."""
     ssh = tmp_path / "ssh"
     ssh.write_text(
         """#!/bin/bash
 while [ "$1" = -o ]; do shift 2; done
 echo "{ welcome to $1 }"
-trap 'echo "{ bye }"; echo {}' EXIT
-case $1 in
-odd) echo '{"python": "3"}' ;;
-far) echo "ssh: connect to host far port 22: Connection timed out" >&2; exit 255 ;;
-old) bash -c "$2" | sed 's/"tensorflow": "[^"]*"/"tensorflow": "2.1"/' ;;
-*) bash -c "$2" ;;
-esac
+[ $1 != far ] || { echo "ssh: connect to host far port 22: Connection timed out" >&2; exit 255; }
+bash -c "$2"
 """
     )
     ssh.chmod(0o755)
@@ -594,15 +559,13 @@ esac
     def on(machines: str) -> Finished:
         return tfdist_run("-v", "--dry-run", "--ssh", str(ssh), "-H", machines, "python", "x.py")
 
-    refused = on("localhost:1,odd:1,far:1,old:1,like:1")
+    refused = on("localhost:1,far:1,like:1")
     assert refused.code == 2
-    odd, far, old = refused.errors.splitlines()[-3:]
-    assert "odd: " in odd and "does not run there (exit code 0: it said nothing)" in odd
+    far = refused.errors.splitlines()[-1]
     assert "far: cannot be reached" in far and "Connection timed out" in far and "leave far out" in far
-    assert re.search(r"tfdist-run: old: .*TensorFlow 2.1 \(here: 2\.\d+.*\) there; install the same versions", old)
     accepted = on("localhost:1,like:1")
     assert accepted.code == 0, accepted.errors
-    assert re.search(r"like: python 3\S+, tfdist \d", accepted.errors)
+    assert re.search(r"here: python 3\S+, tensorflow \d", accepted.errors)
     assert "localhost:1,like:1" in accepted.errors.splitlines()[-1]
 
 
@@ -693,7 +656,7 @@ def start(tmp_path: Path) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
 def test_signals_go_on(tmp_path: Path, number: signal.Signals) -> None:
-    if number == signal.SIGTERM and "Open MPI" in host_check.facts_here(sys.executable)["mpi"]:
+    if number == signal.SIGTERM and "Open MPI" in launchers.facts_here(sys.executable)["mpi"]:
         pytest.skip("Open MPI's launcher ends the ranks without handing SIGTERM on")
     process = start(tmp_path)
     process.send_signal(number)

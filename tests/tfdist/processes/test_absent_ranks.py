@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from tests.launch import TFDIST_RUN, Finished, mpirun, run
-from tfdist.launch import host_check
+from tfdist.launch import launchers
 from tfdist.processes import absent_ranks
 
 
 @pytest.fixture(autouse=True, scope="module")
 def with_mpich() -> None:
     """Skip without MPICH, because Open MPI's launcher ends the job when a rank ends with an error."""
-    if "MPICH" not in host_check.facts_here(sys.executable)["mpi"]:
+    if "MPICH" not in launchers.facts_here(sys.executable)["mpi"]:
         pytest.skip("MPICH's launcher does not end a job one of whose ranks has not begun MPI")
 
 
