@@ -136,7 +136,7 @@ LINUX = re.compile(
 ASKS_LINUX = {
     *("tfdist.core.system", "tfdist.processes.process_state", "tfdist.processes.launcher_watch"),
     *("tfdist.processes.mapped_memory", "tfdist.processes.devices"),
-    *("tfdist.launch.probe", "tfdist.processes.absent_ranks", "tfdist.processes.watchdog_process"),  # run by themselves
+    *("tfdist.launch.probe", "tfdist.processes.companion_process"),  # run by themselves
     "tfdist.mpi._neighbours",  # names a call in a message
     *("nmt.core.lock", "nmt.core.parallel", "nmt.runs.tfdist_ranks"),
 }

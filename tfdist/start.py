@@ -26,7 +26,7 @@ from tfdist.core.settings import IN_THE_GRAPH, Settings, SettingsError
 from tfdist.engine.choice import Engines
 from tfdist.graph.job import Job, Switches
 from tfdist.mpi.connect import connect
-from tfdist.processes import devices, exit_code, watchdog
+from tfdist.processes import companion, devices, exit_code
 from tfdist.transport import agreement
 from tfdist.transport.interfaces import SetupError, World
 
@@ -176,7 +176,7 @@ def _refuse(error: Exception, started: Launch | None) -> NoReturn:
     """End this rank; the first rank of a host prints the message. All ranks of a host fail alike, maybe without MPI."""
     if started is None or not started.local_rank:  # one message for each host
         write_last_message(f"tfdist on {platform.node()}: {error}", forwarded=started is not None)
-        watchdog.end_job()  # other ranks may wait for this rank in MPI_Init
+        companion.end_job()  # other ranks may wait for this rank in MPI_Init
     else:
         time.sleep(_FIRST_SPEAKS_SECONDS)  # Open MPI's launcher ends all ranks as soon as one exits with an error
     raise SystemExit(1) from None

@@ -1,8 +1,8 @@
 """System: what only Linux can tell or do, in one place. On other systems each function has the answer that is safe.
 
 Two kinds of memory that ranks share need Linux, too, and say so where they are tried: ``processes.mapped_memory`` and
-``processes.cuda_memory``. Elsewhere ranks send messages through MPI. Two programs that
-run without the package (``processes.watchdog_process``, ``processes.absent_ranks``) read /proc by themselves.
+``processes.cuda_memory``. Elsewhere ranks send messages through MPI. A program that runs without the
+package (``processes.companion_process``) reads /proc by itself.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from tfdist.core import system
 from tfdist.launch._rank_prefix import Lines, See
 from tfdist.launch.launchers import ABORTED, LOST_DAEMON
-from tfdist.processes.absent_ranks import AbsentRanks
+from tfdist.processes.companion_process import AbsentRanks
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # SIGUSR1 is for the program

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -17,16 +16,15 @@ from tfdist.core.log import write_last_message
 from tfdist.core.settings import Settings, settings_difference
 from tfdist.core.topology import layout
 from tfdist.core.trace_files import flight_recorder, job_name, new_folder
-from tfdist.mpi._first_meeting import FirstMeeting
 from tfdist.mpi._group import Communicators, Groups, MpiGroup
 from tfdist.mpi._neighbours import avoid_forbidden_reads
 from tfdist.mpi._shared_memory import take_names_off
 from tfdist.mpi._states import MpiStates
 from tfdist.mpi._windows import Windows
 from tfdist.processes import mapped_memory
-from tfdist.processes.deadline import END_SECONDS, START_SECONDS, end_by_alarm, process_deadline
+from tfdist.processes.companion import Companion
+from tfdist.processes.deadline import END_SECONDS, end_by_alarm, process_deadline
 from tfdist.processes.launcher_watch import LauncherWatch
-from tfdist.processes.watchdog import Watchdog
 from tfdist.transport.awake import RunningSeconds
 from tfdist.transport.interfaces import Group, PeerError, SetupError
 from tfdist.transport.saves import PendingSave
@@ -72,19 +70,16 @@ def library_version() -> str:
 
 
 class MpiWorld(MpiGroup):
-    """All ranks of an MPI job; see ``interfaces.World``. Collective: all ranks."""
+    """All ranks of an MPI job; see ``interfaces.World``. Collective: all ranks.
 
-    def __init__(self, settings: Settings) -> None:
-        self._watchdog = Watchdog(MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size)
-        meeting = FirstMeeting(MPI.COMM_WORLD, _PLACE)
-        seconds = settings.stall_abort_seconds + START_SECONDS
-        starting = StallDetector(meeting, dataclasses.replace(settings, stall_abort_seconds=seconds), end=self._abort)
-        try:
-            starting.wait(meeting, _PLACE)
-        except PeerError as error:
-            starting.end_job(error)  # a program that continued would wait for others at its end
-        with StallDetector(meeting, settings, end=self._abort).inside(_PLACE):
-            comm = self._begin(settings)
+    Args:
+      settings: settings of this rank.
+      companion: small process that watches this rank.
+    """
+
+    def __init__(self, settings: Settings, companion: Companion) -> None:
+        self._companion = companion
+        comm = self._begin(settings)
         detector = StallDetector(self._states, settings, self.recorder, self._abort)
         self._launcher = LauncherWatch(comm.rank)
         if not settings.outlive_launcher:
@@ -102,7 +97,6 @@ class MpiWorld(MpiGroup):
         self.position = detector.position
         self._saving = Saving(detector, self._states, self._states.near, settings)
         self._groups = Groups(comm, detector, topology)
-        self._watchdog.begun()
 
     def _begin(self, settings: Settings) -> MPI.Intracomm:
         """Find the ranks that share a machine, and let the ranks read each other's states."""
@@ -125,6 +119,7 @@ class MpiWorld(MpiGroup):
         self.recorder: Recorder = flight_recorder(settings, comm.rank, comm.size, folder)
         # (If tests divide a machine into nodes, states are divided, too: so the exchange between machines is tested.)
         self._states = MpiStates(comm.Dup(), node if settings.node_size else self._machine, self.recorder)
+        self.hosts = self._states.hosts
         self._comm = comm
         return comm
 
@@ -148,8 +143,8 @@ class MpiWorld(MpiGroup):
     def called(self) -> None:
         self._detector.callers.called()
 
-    def save(self, path: str, site: str, follows: bool = False) -> PendingSave:
-        return self._saving.begin(path, site, follows)
+    def save(self, path: str, follows: bool = False) -> PendingSave:
+        return self._saving.begin(path, follows)
 
     def together(self, what: str, give_up: Callable[[PeerError], None]) -> contextlib.AbstractContextManager[None]:
         return self._detector.together(what, give_up)
@@ -179,7 +174,7 @@ class MpiWorld(MpiGroup):
         return self._meet("has ended", note)
 
     def finish(self) -> None:
-        self._watchdog.ended()
+        self._companion.ended()
         if self._meet("has finished", 1):
             self._states.close()
             with process_deadline(2 * self._stall_abort_seconds + END_SECONDS):  # no Python thread runs any more
@@ -232,7 +227,7 @@ class MpiWorld(MpiGroup):
         self.abort(1)
 
     def _abort(self, exit_code: int) -> None:
-        self._watchdog.aborts()
+        self._companion.aborts()
         end_by_alarm(2 * _ABORT_SECONDS)  # MPI's output may block: the launcher may be cut off
         with process_deadline(_ABORT_SECONDS):
             MPI.COMM_WORLD.Abort(exit_code)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tfdist.core.environment import Launch
 from tfdist.core.settings import Settings
+from tfdist.processes.companion import Companion
 from tfdist.processes.deadline import START_SECONDS
-from tfdist.processes.watchdog import others_expected
 from tfdist.transport.interfaces import SetupError, World
 from tfdist.transport.one_process import OneProcess
 
@@ -22,19 +22,23 @@ def connect(launch: Launch | None, settings: Settings) -> World:
     """
     if launch is None or launch.size == 1:
         return OneProcess()
-    try:
-        # MPI starts when all ranks have come.
-        with others_expected(launch.rank, settings.stall_abort_seconds + START_SECONDS):
+    # MPI starts when all ranks have come, and so does the first operation of the ranks.
+    companion = Companion(launch, settings.stall_abort_seconds + START_SECONDS)
+    with companion.start():
+        try:
             from tfdist.mpi import _start
 
             _start.start(launch)  # before another import of mpi4py, which would start MPI without it
             from tfdist.mpi import _world
-    except SetupError:
-        raise
-    except (ImportError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise SetupError(f"a launcher started this program, but MPI cannot be loaded ({reason}). {INSTALL}") from None
-    problem = _world.problem(launch)
-    if problem:
-        raise SetupError(problem)
-    return OneProcess() if _world.processes() == 1 else _world.MpiWorld(settings)
+        except SetupError:
+            raise
+        except (ImportError, RuntimeError) as error:
+            why = str(error).strip().splitlines()[0]
+            raise SetupError(f"a launcher started this program, but MPI cannot be loaded ({why}). {INSTALL}") from None
+        problem = _world.problem(launch)
+        if problem:
+            raise SetupError(problem)
+        if _world.processes() > 1:
+            return _world.MpiWorld(settings, companion)
+    companion.ended()
+    return OneProcess()

@@ -1,1 +1,1 @@
-"""Processes: a rank as a process of its machine, with its launcher, watchdog, children, state and end."""
+"""Processes: a rank as a process of its machine, with its launcher, companion, children, state and end."""

@@ -88,7 +88,7 @@ def test_a_lost_rank_is_a_failure(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="only root can hide /proc")
-@pytest.mark.long("test_ranks_train has the same in the ranks; here /proc is missing for their watchdogs, too")
+@pytest.mark.long("test_ranks_train has the same in the ranks; here /proc is missing for their companions, too")
 def test_without_proc_for_all_processes(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(

@@ -1,4 +1,4 @@
-"""The watchdog of a rank: what it reports of the rank's end, to whom, and which processes it ends."""
+"""The companion of a rank: what it reports of the rank's end, to whom, and which processes it ends."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from typing import Any
 import pytest
 
 from tests.launch import ROOT
-from tfdist.processes import watchdog, watchdog_process
+from tfdist.core.environment import Launch
+from tfdist.processes import companion, companion_process
 
 SLEEPS = ["env", "--default-signal", "sleep", "60"]  # the tests' parent may ignore SIGINT
 
 
 class Watched:
-    """A process with a watchdog.
+    """A process with a companion, after all ranks have begun.
 
     Args:
       command: command line of the process.
-      tmp_path: folder for the watchdog's messages.
+      tmp_path: folder for the companion's messages.
     """
 
     def __init__(self, command: list[str], tmp_path: Path) -> None:
@@ -35,10 +36,10 @@ class Watched:
         self.process: Any = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self._said = tmp_path / "said"
         # (It kills other writers to its output pipes, which it inherits from the rank in a job; here it has none.)
-        program = [sys.executable, "-I", "-S", str(watchdog_process.__file__), "1", "2"]
+        program = [sys.executable, "-I", "-S", str(companion_process.__file__), "1", "2"]
         with self._said.open("w") as said:
-            self.watchdog: Any = subprocess.Popen(
-                [*program, str(self.process.pid), str(connection.fileno())],
+            companion: Any = subprocess.Popen(
+                [*program, str(self.process.pid), str(connection.fileno()), "60"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=said,
@@ -46,7 +47,9 @@ class Watched:
                 bufsize=0,
             )
         connection.close()
-        self.watchdog.wait(30)  # it has gone into the background
+        self.companion = companion
+        companion.wait(30)  # it has gone into the background
+        companion.stdin.write(companion_process.BEGUN)
         self.launcher.settimeout(30)
 
     def told(self) -> str:
@@ -92,7 +95,7 @@ def test_one_that_leaves(watched: Callable[[list[str]], Watched], code: int, tol
 
 def test_one_that_ends_as_it_should(watched: Callable[[list[str]], Watched]) -> None:
     one = watched(SLEEPS)
-    one.watchdog.stdin.write(watchdog_process.ENDED)
+    one.companion.stdin.write(companion_process.ENDED)
     assert one.told() == "" and one.said == ""
 
 
@@ -106,7 +109,7 @@ def test_one_that_is_asked_to_end(watched: Callable[[list[str]], Watched], numbe
 
 def test_one_that_ends_the_job_itself(watched: Callable[[list[str]], Watched]) -> None:
     one = watched(SLEEPS)
-    one.watchdog.stdin.write(watchdog_process.ABORTS)
+    one.companion.stdin.write(companion_process.ABORTS)
     time.sleep(0.2)
     one.process.kill()
     assert one.told() == "" and one.said == ""
@@ -117,7 +120,7 @@ def test_where_the_launcher_has_ended_the_job(watched: Callable[[list[str]], Wat
     one.launcher.close()
     one.process.kill()
     one.process.wait()
-    time.sleep(2 * watchdog_process._ENDING_SECONDS)
+    time.sleep(2 * companion_process._ENDING_SECONDS)
     assert one.said == ""
 
 
@@ -126,11 +129,11 @@ def test_who_writes_where_a_rank_did(tmp_path: Path, monkeypatch: pytest.MonkeyP
     read, write = os.pipe()
     child = subprocess.Popen(SLEEPS, stdout=write)
     asks_nothing = {name: getattr(os, name) for name in ("listdir", "readlink", "O_ACCMODE")}
-    monkeypatch.setattr(watchdog_process, "os", SimpleNamespace(**asks_nothing))
+    monkeypatch.setattr(companion_process, "os", SimpleNamespace(**asks_nothing))
     try:
         pipe = os.readlink(f"/proc/self/fd/{write}")
-        assert watchdog_process._writes(str(child.pid), {pipe})
-        assert not watchdog_process._writes(str(child.pid), {f"{pipe}1", "pipe:[0]"})
+        assert companion_process._writes(str(child.pid), {pipe})
+        assert not companion_process._writes(str(child.pid), {f"{pipe}1", "pipe:[0]"})
     finally:
         child.kill()
         child.wait()
@@ -144,7 +147,7 @@ def test_other_writers_of_a_fifo_live(tmp_path: Path) -> None:
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)  # a process that writes, as this one must not, would be ended
     with open(fifo, "wb") as writer:
         monitor = subprocess.Popen(SLEEPS, stdout=writer)
-    code = "from tfdist.processes import watchdog_process as w; w._end(w._pipes(-1), set())"
+    code = "from tfdist.processes import companion_process as w; w._end(w._pipes(-1), set())"
     with open(fifo, "wb") as writer:
         rank = subprocess.Popen([sys.executable, "-c", code], stdout=writer, stderr=writer, cwd=ROOT)
     assert rank.wait(30) == 0 and monitor.poll() is None
@@ -153,15 +156,27 @@ def test_other_writers_of_a_fifo_live(tmp_path: Path) -> None:
     os.close(reader)
 
 
-def test_a_helper_that_is_stopped_holds_no_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "helper.py").write_text("import os\nos.kill(os.getpid(), 19)\n")
+def test_one_that_fails_before_all_have_begun() -> None:
+    """Its own message tells why, and a rank that waits for it ends the job."""
+    code = (
+        "from tfdist.core.environment import Launch; from tfdist.processes.companion import Companion\n"
+        "with Companion(Launch(2, 1), 60).start():\n    raise SystemExit(3)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=30)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (3, "", "")
+
+
+def test_one_that_is_stopped_holds_no_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "program.py").write_text("import os\nos.kill(os.getpid(), 19)\n")
     launcher, connection = socket.socketpair()
-    monkeypatch.setattr(watchdog, "_connection", connection.fileno)
-    monkeypatch.setattr(watchdog, "_END_SECONDS", 0.2)
-    monkeypatch.setattr(watchdog.absent_ranks, "__file__", str(tmp_path / "helper.py"))
+    monkeypatch.setattr(companion, "_connection", connection.fileno)
+    monkeypatch.setattr(companion, "_START_SECONDS", 0.2)
+    monkeypatch.setattr(companion_process, "__file__", str(tmp_path / "program.py"))
     begun = time.monotonic()
-    with watchdog.others_expected(0, 60):
+    with (one := companion.Companion(Launch(2, 0), 60)).start():
         pass
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 10 and one._process
+    one._process.kill()
+    one._process.wait()
     launcher.close()
     connection.close()
