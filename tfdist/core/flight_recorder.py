@@ -9,6 +9,7 @@ ignored. The file holds the last events, and recent stacks of the rank's threads
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 import json
@@ -34,6 +35,15 @@ _TIME = struct.Struct("<d")
 SEPARATOR = "\x1f"
 
 
+@dataclasses.dataclass
+class Entry:
+    """An operation under way: its number in the file, when this rank arrived, and when all ranks had."""
+
+    number: int
+    arrived: float
+    met: float
+
+
 class SpanOwner(Protocol):
     """The owner of spans: a collective operation."""
 
@@ -50,18 +60,22 @@ class Recorder(Protocol):
 
     place: str
 
-    def enter(self, line: str, number: int, place: str, size_bytes: int) -> int:
+    def enter(self, line: str, number: int, place: str, size_bytes: int) -> Entry:
         """Record that this rank arrives at a collective operation, the ``number``-th one of this line of operations.
 
         Returns:
-          The number of the entry, for ``met`` and ``leave``.
+          The entry, for ``met`` and ``leave``.
         """
 
-    def met(self, entry: int) -> None:
+    def met(self, entry: Entry) -> None:
         """Record that all ranks have arrived."""
 
-    def leave(self, entry: int) -> None:
-        """Record that the operation is complete on this rank."""
+    def leave(self, entry: Entry) -> tuple[float, float]:
+        """Record that the operation is complete on this rank.
+
+        Returns:
+          Seconds that it took, and those of them in which this rank waited for others.
+        """
 
     def spans(self, owner: SpanOwner) -> Span:
         """Return a context manager ``span(kind, what)``, which records the time of its block if there is a timeline.
@@ -87,14 +101,14 @@ class NullRecorder:
     place = ""
     _nothing = contextlib.nullcontext()
 
-    def enter(self, line: str, number: int, place: str, size_bytes: int) -> int:
-        return 0
+    def enter(self, line: str, number: int, place: str, size_bytes: int) -> Entry:
+        return Entry(0, 0.0, 0.0)
 
-    def met(self, entry: int) -> None:
+    def met(self, entry: Entry) -> None:
         pass
 
-    def leave(self, entry: int) -> None:
-        pass
+    def leave(self, entry: Entry) -> tuple[float, float]:
+        return 0.0, 0.0
 
     def spans(self, owner: SpanOwner) -> Span:
         return self._span
@@ -136,15 +150,16 @@ class FlightRecorder:
         if file:
             file.write(0, self._head)
 
-    def enter(self, line: str, number: int, place: str, size_bytes: int) -> int:
+    def enter(self, line: str, number: int, place: str, size_bytes: int) -> Entry:
         text = f"{SEPARATOR}{line}{SEPARATOR}{place}".encode()
-        return self._write(text, number, size_bytes, time.perf_counter(), 0.0)
+        now = time.perf_counter()
+        return Entry(self._write(text, number, size_bytes, now, 0.0), now, now)
 
-    def met(self, entry: int) -> None:
-        self._time(entry, _MET_AT)
+    def met(self, entry: Entry) -> None:
+        entry.met = self._time(entry.number, _MET_AT)
 
-    def leave(self, entry: int) -> None:
-        self._time(entry, _END_AT)
+    def leave(self, entry: Entry) -> tuple[float, float]:
+        return self._time(entry.number, _END_AT) - entry.arrived, entry.met - entry.arrived
 
     def spans(self, owner: SpanOwner) -> Span:
         if not self._detailed:
@@ -168,11 +183,12 @@ class FlightRecorder:
             file.write(_at(number, file.events), record)
         return number
 
-    def _time(self, entry: int, field: int) -> None:
-        now = _TIME.pack(time.perf_counter())
+    def _time(self, entry: int, field: int) -> float:
+        now = time.perf_counter()
         for file in self._files:
             if entry > self._latest - file.events:  # else it is overwritten
-                file.write(_at(entry, file.events) + field, now)
+                file.write(_at(entry, file.events) + field, _TIME.pack(now))
+        return now
 
     def look(self) -> None:
         text = stacks().encode(errors="replace")[: STACKS_BYTES - STACKS.size]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-import time
 import weakref
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tfdist.core.flight_recorder import Recorder
-from tfdist.core.log import trace
+from tfdist.core.log import announce, trace
 from tfdist.engine._exchange_thread import Worker
 from tfdist.engine.choice import Choice
 from tfdist.engine.exchange import Exchange
@@ -156,7 +155,6 @@ class Collective:
         self._said = _Said()
         self._everybody = list(range(group.size))
         self._place = "", 0  # of the last step's first exchange: what, and its number of bytes
-        self._waited = 0.0
         self._failure: BaseException | None = None
         self._broken = threading.Event()
         self._contexts: list[_ExchangeContext] = []
@@ -187,12 +185,13 @@ class Collective:
         own |= (_ENDS_EPOCH if self.ends_epoch.mine else 0) | (_ASKS if self.asks else 0)
         own |= self.times_set % _SET_COUNTS * _SET_AT
         own |= 0 if number else self.note << _FLAG_BITS
-        begun = time.perf_counter()
-        place = f"{self.name}, step {self.step}, {what}"
-        flags = self.channel.arrive(place, own, size_bytes)
+        self.channel.background = self.deferred
+        place, notes = f"{self.name}, step {self.step}, {what}", self._times(self.step, number)
+        flags = self.channel.arrive(place, own, size_bytes, notes)
         while number == 0 and _SETS in flags:  # this rank has not set variables, and comes first to the exchange
-            flags = self.channel.arrive(place, own, size_bytes)
-        self._waited = time.perf_counter() - begun
+            flags = self.channel.arrive(place, own, size_bytes, notes)
+        if notes and self.wait_table is not None:
+            announce(self.wait_table.end(self.channel.notes, self.name, self.described(), self.step))
         if number == 0:
             self._place = what, size_bytes
             self._hear(own, flags)
@@ -207,8 +206,14 @@ class Collective:
         """
         assert self.channel is not None
         what, size_bytes = self._place
-        said = self.channel.arrive(f"{self.name}, step {self.step + 1}, {what}", _SETS, size_bytes)
+        place = f"{self.name}, step {self.step + 1}, {what}"
+        said = self.channel.arrive(place, _SETS, size_bytes, self._times(self.step + 1, 0))
         return all(one == _SETS for one in said)
+
+    def _times(self, step: int, number: int) -> Sequence[int]:
+        """Return the times that this rank brings to an exchange of a step; none if no table is due there."""
+        due = self.wait_table is not None and self.wait_table.due(step, number)
+        return self.wait_table.times() if self.wait_table is not None and due else ()
 
     def _hear(self, own: int, flags: Sequence[int]) -> None:
         said = {own} if flags.count(own) == len(flags) else set(flags)  # there may be thousands of ranks
@@ -257,13 +262,11 @@ class Collective:
         """Carry out one exchange. After a failure every further call raises the same error."""
         if self._failure:
             raise self._failure
-        begun = time.perf_counter()
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # infinities are values, as in TensorFlow
                 self.exchanges[number].communicate(self._contexts[number])
             assert self.channel is not None
-            self.channel.done()
-            self._measured(number, time.perf_counter() - begun)
+            self._measured(number, *self.channel.done())
         except BaseException as error:
             self._failure = error
             self._broken.set()
@@ -278,18 +281,15 @@ class Collective:
         self._take_said()
         return [exchange.results() for exchange in self.exchanges]
 
-    def _measured(self, number: int, seconds: float) -> None:
+    def _measured(self, number: int, seconds: float, waited: float) -> None:
         """Log the time of an exchange, and add it to the table of waits, if wanted."""
         if self.traced:
             trace(
                 f"rank {self.group.ranks[self.group.rank]}: {self.name}, step {self.step}, "
-                f"{self.exchanges[number].what}: {1e3 * seconds:.2f} ms, {1e3 * self._waited:.2f} of it waiting"
+                f"{self.exchanges[number].what}: {1e3 * seconds:.2f} ms, {1e3 * waited:.2f} of it waiting"
             )
-        if self.wait_table is not None and self.channel is not None:
-            self.wait_table.waited(self._waited)
-            self.wait_table.exchanged(seconds)
-            if number == len(self.exchanges) - 1:
-                self.wait_table.end_step(self.step, self.channel, self.described())
+        if self.wait_table is not None:
+            self.wait_table.add(seconds, waited)
 
     def described(self) -> str:
         """Return the number of exchanges, and the engines, as text."""

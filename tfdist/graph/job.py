@@ -297,7 +297,7 @@ class Job:
         settings = self.switches.settings
         collective.traced = traces()
         if settings.wait_table and collective.averages and collective.everyone:
-            collective.wait_table = WaitTable(settings.wait_table, collective.name, self.world.rank)
+            collective.wait_table = WaitTable(settings.wait_table, len(collective.exchanges), self.world.hosts)
         debug(f"{collective.name}: {collective.described()}")
 
 

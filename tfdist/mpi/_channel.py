@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from tfdist.core.flight_recorder import Entry
 from tfdist.core.reduce_ops import Op
 from tfdist.core.system import yield_processor
 from tfdist.core.topology import Shard
@@ -20,7 +21,6 @@ from tfdist.core.wires import Wire
 from tfdist.mpi._messages import Messages
 from tfdist.mpi._node import MpiNode
 from tfdist.mpi._reduction import InterNodeReductions
-from tfdist.transport.calls import line_number
 from tfdist.transport.interfaces import DisagreementError, Node, Sums
 from tfdist.transport.stall_detection import Request, StallDetector
 
@@ -65,11 +65,9 @@ class MpiChannel:
         self._ranks = ranks
         self._recorder = detector.recorder
         self._line = line
-        self._number = line_number(line)
         self._awaited = None if len(ranks) == detector.size else tuple(ranks)
-        detector.enter(self._number, 0)  # (a channel that was closed may have had the same name)
-        self._arrivals = 0
-        self._entry = 0
+        self._arrivals = self._number = 0
+        self._entry: Entry | None = None
         self._place = line
         self._messages = Messages(comm, self._wait)
         everything = Shard(Fraction(0), Fraction(1), tuple(range(comm.size)), 0)
@@ -82,55 +80,56 @@ class MpiChannel:
         self.rank = comm.rank
         self.size = comm.size
         self.background = self.patient = False
+        self.notes: list[list[int]] = []
         self.between_machines = spread
         self.takes_attachments = spread and comm.size <= _GATHERED_RANKS
 
-    def arrive(self, place: str, flags: int = 0, size_bytes: int = 0) -> list[int]:
+    def arrive(self, place: str, flags: int = 0, size_bytes: int = 0, notes: Sequence[int] = ()) -> list[int]:
         if self._closed:
             raise RuntimeError(f"{place}: the group of the ranks {', '.join(map(str, self._ranks))} was closed")
         self._detector.check(place)
         if self._of_script:
             self._detector.callers.called()
             with self._by_one_thread(place):
-                return self._arrive(place, flags, size_bytes)
-        return self._arrive(place, flags, size_bytes)
+                return self._arrive(place, flags, size_bytes, notes)
+        return self._arrive(place, flags, size_bytes, notes)
 
-    def _arrive(self, place: str, flags: int, size_bytes: int) -> list[int]:
+    def _arrive(self, place: str, flags: int, size_bytes: int, notes: Sequence[int]) -> list[int]:
         self._arrivals += 1
-        self._detector.enter(self._number, self._arrivals, self._awaited is None and not self.background)
+        self._number = 0 if self.background else self._detector.count(self._awaited)
         self._place = place
         self._entry = self._recorder.enter(self._line, self._arrivals, place, size_bytes)
-        found = self._bring(place, flags, size_bytes)
+        found = self._bring(place, flags, size_bytes, notes)
         self._recorder.met(self._entry)
         return found
 
-    def _bring(self, place: str, flags: int, size_bytes: int) -> list[int]:
-        own = (zlib.crc32(place.encode()), size_bytes, flags)
+    def _bring(self, place: str, flags: int, size_bytes: int, notes: Sequence[int]) -> list[int]:
+        own = (zlib.crc32(place.encode()), size_bytes, flags, *notes)
         if self._node is not None and self._node.alone:
             rows = self._node.bring(own, self._wait_for_all)
-        elif self.size > _GATHERED_RANKS and self._equal(own):
+        elif self.size > _GATHERED_RANKS and not notes and self._equal(own):
             return [flags] * self.size
         else:
             rows = self._gather(own)
         first = rows[0][:2]
         if any(row[:2] != first for row in rows):
             raise DisagreementError(self._difference(place, size_bytes))
+        self.notes = [row[3:] for row in rows] if notes else []
         return [row[2] for row in rows]
 
     def _wait_for_all(self, request: Request) -> None:
-        entered = self._number, self._arrivals
         self._detector.wait(
-            request, self._place, self._awaited, background=self.background, patient=self.patient, entered=entered
+            request, self._place, self._awaited, background=self.background, patient=self.patient, number=self._number
         )
 
     def _gather(self, own: Sequence[int]) -> list[list[int]]:
         """Gather the numbers that each rank brings and its attachment. Return the numbers, by rank."""
         attachment = self._attached
-        brought = np.empty((self.size, 3 + attachment.size), np.int64)
+        brought = np.empty((self.size, len(own) + attachment.size), np.int64)
         request = self._comm.Iallgather(np.concatenate([np.array(own, np.int64), attachment]), brought)
         self._wait_for_all(request)
-        self._attached, self._attachments = _NOTHING, brought[:, 3:]
-        rows: list[list[int]] = brought[:, :3].tolist()
+        self._attached, self._attachments = _NOTHING, brought[:, len(own) :]
+        rows: list[list[int]] = brought[:, : len(own)].tolist()
         return rows
 
     def attach(self, array: np.ndarray) -> None:
@@ -148,8 +147,9 @@ class MpiChannel:
         most, negative = found.reshape(2, -1)
         return bool((most == -negative).all())
 
-    def done(self) -> None:
-        self._recorder.leave(self._entry)
+    def done(self) -> tuple[float, float]:
+        assert self._entry is not None
+        return self._recorder.leave(self._entry)
 
     def give_back(self) -> None:
         self._returned(self)

@@ -108,6 +108,7 @@ class Channel(Protocol):
       background: True if a thread that does not train waits for arrivals; the training thread may wait elsewhere.
       patient: True if an arrival waits without a deadline as long as the other ranks run.
       between_machines: True if the group's ranks are on several machines.
+      notes: notes that each rank brought to the last arrival; empty if it had none.
       takes_attachments: True if an arrival passes a network, where a few hundred more bytes cost no time.
     """
 
@@ -118,9 +119,16 @@ class Channel(Protocol):
     patient: bool
     between_machines: bool
     takes_attachments: bool
+    notes: list[list[int]]
 
-    def arrive(self, place: str, flags: int = 0, size_bytes: int = 0) -> list[int]:
+    def arrive(self, place: str, flags: int = 0, size_bytes: int = 0, notes: Sequence[int] = ()) -> list[int]:
         """Wait for all ranks and return the flags of each rank, by rank.
+
+        Args:
+          place: description of the operation.
+          flags: number for the other ranks.
+          size_bytes: size of the operation, the same on all ranks.
+          notes: up to four further numbers for the other ranks, as many on all ranks.
 
         Raises:
           DisagreementError: ``place`` or ``size_bytes`` differs between ranks.
@@ -137,8 +145,12 @@ class Channel(Protocol):
     def attachments(self) -> list[np.ndarray]:
         """Not collective: return what each rank attached to the last arrival, in the order of the ranks."""
 
-    def done(self) -> None:
-        """Not collective: tell the flight recorder that the operation after the arrival is complete on this rank."""
+    def done(self) -> tuple[float, float]:
+        """Not collective: tell the flight recorder that the operation after the arrival is complete on this rank.
+
+        Returns:
+          Seconds that it took, and those of them in which this rank waited for others.
+        """
 
     def give_back(self) -> None:
         """Not collective: release the channel on this rank; it is reused after all ranks have released it."""
@@ -203,10 +215,12 @@ class World(Group, Protocol):
     Attributes:
       topology: which ranks share memory.
       recorder: flight recorder of this rank.
+      hosts: name of each rank's host.
       position: position of this rank in the order of the calls that all ranks make.
     """
 
     recorder: Recorder
+    hosts: Sequence[str]
     position: Position
     local_rank: int
     local_size: int
@@ -230,12 +244,11 @@ class World(Group, Protocol):
     def called(self) -> None:
         """Note that this thread of the script begins a call that needs the other ranks."""
 
-    def save(self, path: str, site: str, follows: bool = False) -> PendingSave:
+    def save(self, path: str, follows: bool = False) -> PendingSave:
         """Not collective: begin a save that other ranks may make here, too; wait for the rank that writes it.
 
         Args:
           path: absolute path.
-          site: lines of the program that lead here.
           follows: True if this rank never writes the path.
 
         Raises:

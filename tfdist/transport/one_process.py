@@ -29,6 +29,8 @@ class OneProcess:
     node: Node | None = None
     between_machines = takes_attachments = False
     background = patient = False
+    notes: list[list[int]] = []
+    hosts: Sequence[str] = ("",)
 
     def __init__(self) -> None:
         self.recorder: Recorder = SILENT
@@ -36,7 +38,7 @@ class OneProcess:
         self.control: Channel = self
         self.kept: dict[Any, Any] = {}
 
-    def arrive(self, place: str, flags: int = 0, size_bytes: int = 0) -> list[int]:
+    def arrive(self, place: str, flags: int = 0, size_bytes: int = 0, notes: Sequence[int] = ()) -> list[int]:
         return [flags]
 
     def attach(self, array: np.ndarray) -> None:
@@ -45,8 +47,8 @@ class OneProcess:
     def attachments(self) -> list[np.ndarray]:
         return []
 
-    def done(self) -> None:
-        pass
+    def done(self) -> tuple[float, float]:
+        return 0.0, 0.0
 
     def give_up(self, error: BaseException) -> None:
         pass
@@ -96,7 +98,7 @@ class OneProcess:
     def called(self) -> None:
         pass
 
-    def save(self, path: str, site: str, follows: bool = False) -> PendingSave:
+    def save(self, path: str, follows: bool = False) -> PendingSave:
         return _Writes()
 
     def together(self, what: str, give_up: Callable[[PeerError], None]) -> contextlib.AbstractContextManager[None]:

@@ -18,7 +18,7 @@ class TwoRanks(OneProcess):
         super().__init__()
         self.others: list[int] = []
 
-    def arrive(self, place: str, flags: int = 0, size_bytes: int = 0) -> list[int]:
+    def arrive(self, place: str, flags: int = 0, size_bytes: int = 0, notes: Any = ()) -> list[int]:
         return [flags, int(bool(self.others))]
 
     def all_gather_object(self, value: Any, place: str) -> list[Any]:

@@ -30,7 +30,7 @@ class ThreadChannel(OneProcess):
         self._barrier.wait()
         return found
 
-    def arrive(self, place: str, flags: int = 0, size_bytes: int = 0) -> list[int]:
+    def arrive(self, place: str, flags: int = 0, size_bytes: int = 0, notes: Any = ()) -> list[int]:
         return [flag for _, flag in self._everybody((place, flags))]
 
     def all_gather_object(self, value: Any, place: str) -> list[Any]:
