@@ -188,7 +188,7 @@ MUTANTS = (
     Mutant(
         "hosts that come late are given up",
         "launch/attempts.py",
-        "not all(problem.passes for problem in found)",
+        "not all(answer.passes for answer in late.values())",
         "tests/tfdist/launch/test_run.py -k late",
         new="True",
     ),

@@ -229,7 +229,7 @@ def _as_it_stands(program: str, arguments: Sequence[str]) -> Run:
 
 
 def _tfdist(program: str, arguments: Sequence[str]) -> Run:
-    if arguments[:1] == ["trace"]:  # needs the files of a failed job
+    if arguments[:1] in (["trace"], ["-H"]):  # needs the files of a failed job, or other hosts
         return _help(program, arguments)
     return Run(program, tuple(arguments), says="started, and averaged right")
 

@@ -147,16 +147,13 @@ class _Unknown:
     def tell(self, kind: str, what: str) -> None:
         pass
 
-    def tell_waits(self, waits: Any) -> None:
+    def tell_held(self, held: Any) -> None:
         pass
 
     def tell_saves(self, saves: bytes) -> None:
         pass
 
     def tell_position(self, position: int) -> None:
-        pass
-
-    def enter(self, line: int, number: int, position: int) -> None:
         pass
 
     def read(self, soon: bool = False) -> Mapping[int, RankState]:

@@ -36,16 +36,6 @@ def program_line(thread: int) -> str:
         return f"{frame.f_code.co_name} ({os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno})"
 
 
-def call_site() -> str:
-    """Return the call stack of this thread as lines, innermost first."""
-    lines = []
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
-        frame = frame.f_back
-    return "\n".join(lines)
-
-
 def stacks() -> str:
     """Return the stacks of all threads but the calling one, the main thread first, innermost lines first."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}

@@ -37,7 +37,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
         raise _Exit(status)
 
     def leave_at_once(original: Callable[..., Any], status: int) -> Any:
-        # The watchdog reports a rank that exits with an error, and ends the job at once. Child processes are no ranks.
+        # The companion reports a rank that exits with an error, and ends the job at once. Child processes are no ranks.
         if os.getpid() == pid and status == 0:
             over()
         return original(status)

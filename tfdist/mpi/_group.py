@@ -149,21 +149,21 @@ class Groups:
           DisagreementError: another rank makes another group.
         """
         first, *others = ranks
-        entered = self._detector.enter_place(place, ranks)
+        number = self._detector.count(ranks)
         own = np.array([zlib.crc32(place.encode())], np.int64)
         if self._comm.rank == first:
             came = np.zeros((len(others), 1), np.int64)
-            self._wait([self._comm.Irecv(c, rank) for c, rank in zip(came, others, strict=True)], place, ranks, entered)
-            self._wait([self._comm.Isend(own, rank) for rank in others], place, ranks, entered)
+            self._wait([self._comm.Irecv(c, rank) for c, rank in zip(came, others, strict=True)], place, ranks, number)
+            self._wait([self._comm.Isend(own, rank) for rank in others], place, ranks, number)
         else:
             came = np.zeros((1, 1), np.int64)
-            self._wait([self._comm.Isend(own, first), self._comm.Irecv(came, first)], place, ranks, entered)
+            self._wait([self._comm.Isend(own, first), self._comm.Irecv(came, first)], place, ranks, number)
         if (came != own).any():
             raise DisagreementError(f"rank {self._comm.rank} makes {place}, but another rank makes another group")
 
-    def _wait(self, requests: Sequence[Any], place: str, ranks: Sequence[int], entered: tuple[int, int]) -> None:
+    def _wait(self, requests: Sequence[Any], place: str, ranks: Sequence[int], number: int) -> None:
         for request in requests:
-            self._detector.wait(request, place, ranks, entered=entered)
+            self._detector.wait(request, place, ranks, number=number)
 
     def _first(self, ranks: Sequence[int], place: str) -> tuple[MpiChannel, Pool[Communicators, None]]:
         self._meet(ranks, place)

@@ -18,9 +18,8 @@ from tfdist.core.program_line import program_line
 from tfdist.core.system import memory_folder
 from tfdist.mpi._windows import shared_memory
 from tfdist.processes.process_state import GONE, Process
-from tfdist.transport.calls import Call
 from tfdist.transport.interfaces import SetupError
-from tfdist.transport.state_line import LINE_BYTES, RankState, StateLine
+from tfdist.transport.state_line import STATE_BYTES, Held, RankState, StateLine
 
 _LOOK_SECONDS = 1.0  # largest age of the script's line
 _ANSWER_SECONDS = 0.25  # between calls of MPI, in which this process answers other machines
@@ -42,6 +41,7 @@ class MpiStates:
 
     Attributes:
       near: the other ranks of this machine.
+      hosts: name of each rank's host.
     """
 
     def __init__(self, comm: Any, machine: Any, recorder: Recorder) -> None:
@@ -50,11 +50,11 @@ class MpiStates:
         self.rank = comm.rank
         self.size = comm.size
         told: list[tuple[str, list[int]]] = comm.allgather((platform.node(), machine.allgather(comm.rank)))
-        hosts = {name for name, _ in told}
-        names = {rank: name if len(hosts) > 1 else "" for rank, (name, _) in enumerate(told)}
+        self.hosts: Sequence[str] = [name for name, _ in told]
+        names = [name if len({*self.hosts}) > 1 else "" for name in self.hosts]
         machines = [ranks for _, ranks in told]
         memory, reason = shared_memory(
-            machine, LINE_BYTES, list(dict.fromkeys([memory_folder(), tempfile.gettempdir()]))
+            machine, STATE_BYTES, list(dict.fromkeys([memory_folder(), tempfile.gettempdir()]))
         )
         if memory is None:
             raise SetupError(f"rank {comm.rank} on {platform.node()}: no memory that the ranks could share: {reason}")
@@ -82,17 +82,14 @@ class MpiStates:
     def tell(self, kind: str, what: str) -> None:
         self._line.tell(kind, what)
 
-    def tell_waits(self, waits: Sequence[Call] | None) -> None:
-        self._line.tell_waits(waits)
+    def tell_held(self, held: Held | None) -> None:
+        self._line.tell_held(held)
 
     def tell_saves(self, saves: bytes) -> None:
         self._line.tell_saves(saves)
 
     def tell_position(self, position: int) -> None:
         self._line.tell_position(position)
-
-    def enter(self, line: int, number: int, position: int) -> None:
-        self._line.enter(line, number, position)
 
     def read(self, soon: bool = False) -> Mapping[int, RankState]:
         if self._reading.acquire(blocking=False):  # else another thread of this rank is reading
@@ -203,7 +200,7 @@ class _Machine:
             if self._answered(request):
                 del self._questions[asked]
                 self._asked, self._next, self._unanswered_since = asked, now + pause_seconds, None
-                for rank, line in zip(self._ranks, block.reshape(-1, LINE_BYTES), strict=True):
+                for rank, line in zip(self._ranks, block.reshape(-1, STATE_BYTES), strict=True):
                     state = StateLine(line).read()
                     if state is not None:
                         known[rank] = self._by_our_clock(rank, dataclasses.replace(state, asked=since), known[rank])
@@ -235,7 +232,7 @@ class _Machine:
         free = [rank for rank in self._ranks[start:] + self._ranks[:start] if rank not in self._questions]
         if free:
             self._asked = free[0]
-            block = np.zeros(LINE_BYTES * len(self._ranks), np.uint8)
+            block = np.zeros(STATE_BYTES * len(self._ranks), np.uint8)
             self._questions[self._asked] = self._window.Rget(block, self._asked), block, now
             self._next = now + _PATIENCE_SECONDS
             self._unanswered_since = self._unanswered_since or now

@@ -6,45 +6,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from tfdist.core.log import log
 from tfdist.core.settings import Settings
 from tfdist.processes.process_state import GONE, STOPPED
-from tfdist.transport.calls import Call, Report, circle
 from tfdist.transport.interfaces import PeerError
-from tfdist.transport.state_line import RankState, States, clipped
+from tfdist.transport.state_line import Held, RankState, States, clipped, digest
 from tfdist.transport.whereabouts import NOBODY, ranks_text, silent_seconds, whereabouts
-
-if TYPE_CHECKING:
-    from tfdist.core.flight_recorder import Recorder
 
 _LOOK_SECONDS = 0.02  # between two readings of the other ranks' states
 _LOOK_SHARE = 0.05  # of the time is spent reading, at most: there may be thousands of ranks
 _NAP_SECONDS = 1e-3
-_LAST_LOOK_SECONDS = 1.0  # for messages that a rank sent before it ended
+_CERTAIN_SECONDS = 5.0  # in which nothing changes: a message of a rank that has ended, or gone on, may be late
 
 
 class Request(Protocol):
     """A pending MPI operation (``mpi4py.MPI.Request``)."""
 
     def Test(self) -> bool: ...  # noqa: N802, D102 (mpi4py's name)
-
-
-class Waiting(Protocol):
-    """This rank, as far as its waits need it."""
-
-    @property
-    def recorder(self) -> Recorder:
-        """Flight recorder of this rank."""
-
-    @property
-    def report(self) -> Report:
-        """This rank's calls."""
-
-    def begin_wait(self, waiter: LongWait, kind: str, place: str, call: Call | None) -> None:
-        """Publish that a wait has become long."""
 
 
 class WaitOptions(NamedTuple):
@@ -55,14 +36,18 @@ class WaitOptions(NamedTuple):
     moving: bool = False
     background: bool = False
     patient: bool = False
-    entered: tuple[int, int] | None = None
+    number: int = 0
     news: bool = False
 
     @property
-    def call(self) -> Call | None:
-        """The call that this rank has entered; None: do not compare it with the other ranks' calls."""
-        ranks = None if self.ranks is None else tuple(self.ranks)
-        return None if self.entered is None else Call(*self.entered, ranks)
+    def kind(self) -> str:
+        """Kind of this rank's state, see ``state_line.RankState``."""
+        return "moving" if self.moving else "background" if self.background else "waiting"
+
+    @property
+    def held(self) -> Held:
+        """The call, as other ranks read it."""
+        return Held(digest(clipped(self.place)), self.number, None if self.ranks is None else tuple(self.ranks))
 
 
 _BEHIND = 1.25  # times the deadline, if all missing ranks wait for a message themselves
@@ -76,16 +61,26 @@ class LongWait:
     """A wait that has become long.
 
     Args:
-      own: this rank.
       states: states of the other ranks.
       settings: settings with the deadlines.
       request: the awaited operation.
       manner: arguments of the wait.
+      held: function that returns the one call that holds this rank's program up, see ``state_line.Held``.
+      trace_place: path for ``python -m tfdist trace``; empty: there is none.
     """
 
-    def __init__(self, own: Waiting, states: States, settings: Settings, request: Request, manner: WaitOptions) -> None:
-        self._own, self._states, self._settings = own, states, settings
-        self._request, self._manner, self._call = request, manner, manner.call
+    def __init__(
+        self,
+        states: States,
+        settings: Settings,
+        request: Request,
+        manner: WaitOptions,
+        held: Callable[[], Held | None] = lambda: None,
+        trace_place: str = "",
+    ) -> None:
+        self._states, self._settings = states, settings
+        self._request, self._manner, self._held = request, manner, manner.held
+        self._holds_up = held
         self._rank = states.rank
         self._ranks = None if manner.ranks is None else frozenset(manner.ranks)
         self._place = clipped(manner.place)
@@ -93,11 +88,8 @@ class LongWait:
         self._next_look_seconds = 0.0
         self._excused_seconds = 0.0  # the deadline counts from the end of the last excuse
         self._alone_since: float | None = None
-        self._trace_place = own.recorder.place  # named in the first report only
-        self._before: Mapping[int, RankState] = {}
-        self._before_read = float("inf")
-        kind = "moving" if manner.moving else "background" if manner.background else "waiting"
-        own.begin_wait(self, kind, manner.place, self._call)
+        self._trace_place = trace_place  # named in the first report only
+        self._seen: dict[int, tuple[Held | None, float]] = {}  # the call of each other rank, and since when
 
     def look(self, waited: float) -> None:
         """Read the other ranks' states, if it is time; report a stall, or give up.
@@ -118,7 +110,7 @@ class LongWait:
     def _judge(self, states: Mapping[int, RankState], waited: float) -> None:
         others = {r: s for r, s in states.items() if r in self._ranks} if self._ranks is not None else states
         self._look_for_the_ended(others)
-        self._look_for_a_circle(states)
+        self._look_for_a_disagreement(states)
         missing = self._missing(others)
         if waited > self._next_report_seconds:
             self._next_report_seconds += self._settings.stall_seconds
@@ -156,16 +148,9 @@ class LongWait:
         """Raise PeerError if a rank has ended, or its process is gone, before it came here."""
         if self._manner.news:
             return  # the end of the rank completes the request, too
-        call = self._call
         ended = [r for r, s in others.items() if _over(s) and self._may_be_missed(s)]
-        if not ended or (call is None and self._arrives_within(_LAST_LOOK_SECONDS)):
+        if not ended or self._arrives_within(_CERTAIN_SECONDS):
             return
-        if call is not None:
-            # Read its calls once more: before its end it may have entered this one.
-            now = self._states.read()
-            ended = [r for r in ended if now[r].calls.has_not_come_to(call) or now[r].process == GONE]
-            if not ended or self._arrives_within(_LAST_LOOK_SECONDS):
-                return
         said = others[ended[0]]
         if said.kind != "ended":
             raise PeerError(
@@ -181,51 +166,41 @@ class LongWait:
 
     def _may_be_missed(self, state: RankState) -> bool:
         """Whether a rank may not have come: while messages are on the way, a rank that ended well was here before."""
-        return bool(state.what) or not self._manner.moving or state.kind != "ended"
+        came = self._manner.moving or (self._ordered and not self._absent(state))
+        return bool(state.what) or not came or state.kind != "ended"
 
-    def _look_for_a_circle(self, states: Mapping[int, RankState]) -> None:
-        """Compare two readings of the states, and raise PeerError if ranks wait for each other: see ``calls``."""
-        call = self._call
-        if call is None or self._manner.background or self._manner.moving:
-            return
-        fresh = {r: s for r, s in states.items() if s.asked > self._before_read and s.answers}
-        before = {r: s for r, s in self._before.items() if r in fresh}
-        if before:
-            over = frozenset(r for r, s in before.items() if _over(s))
-            awaited = before.keys() if call.ranks is None else before.keys() & set(call.ranks)
-            absent = [r for r in awaited if fresh[r].calls.has_not_come_to(call)]
-            # (All ranks are compared only where a circle is possible: there may be thousands.)
-            if any(r in over or before[r].calls.waits for r in absent):
-                own = self._own.report
-                found = circle(
-                    {self._rank: own, **{r: s.calls for r, s in before.items()}},
-                    {self._rank: own, **{r: s.calls for r, s in fresh.items()}},
-                    over,
-                )
-                if self._rank in found:
-                    self._tell_the_circle(states, [r for r in absent if r in found or r in over])
-        if len(fresh) == len(states) or not self._before:
-            self._before, self._before_read = states, time.monotonic()
+    @property
+    def _ordered(self) -> bool:
+        """Whether the number of this call tells which ranks have come to it."""
+        return self._held.number > 0 and self._holds_up() == self._held
 
-    def _tell_the_circle(self, states: Mapping[int, RankState], elsewhere: Sequence[int]) -> None:
-        if self._request.Test():  # (the readings exclude this; but then nothing is wrong)
+    def _look_for_a_disagreement(self, states: Mapping[int, RankState]) -> None:
+        """Raise PeerError if another rank has waited for long in a call that this rank's call contradicts."""
+        if self._holds_up() != self._held or self._manner.moving:
             return
-        raise PeerError(
-            f"rank {self._rank} waits in {self._place}, but {whereabouts(states, elsewhere)}. "
-            "All ranks must run the same operations in the same order. Look for a fetch, a condition, a "
-            "step or an early stop that depends on the rank."
-        )
+        elsewhere = []
+        for rank, state in states.items():
+            held, since = self._seen.get(rank, (None, 0.0))
+            if state.held != held:
+                self._seen[rank] = state.held, state.asked
+            elif self._held.contradicts(held) and state.answers and state.asked - since > _CERTAIN_SECONDS:
+                elsewhere.append(rank)
+        if elsewhere and not self._request.Test():
+            raise PeerError(
+                f"rank {self._rank} waits in {self._place}, but {whereabouts(states, elsewhere)}. "
+                "All ranks must run the same operations in the same order. Look for a fetch, a condition, a "
+                "step or an early stop that depends on the rank."
+            )
 
     def _missing(self, others: Mapping[int, RankState]) -> list[int]:
         # A rank that was here may have been stopped since, or cut off from the network.
         return [r for r, s in others.items() if self._absent(s) or not s.answers or silent_seconds(s)]
 
     def _absent(self, state: RankState) -> bool:
-        call = self._call
         if state.process in (GONE, STOPPED):
             return True
-        if call is not None and state.calls.knows(call):
-            return state.calls.has_not_come_to(call)
+        if self._ordered:
+            return state.position < self._held.number
         return state.what != self._place
 
     def _report(

@@ -1,7 +1,6 @@
 """Callers: threads of the script that make calls which need the other ranks.
 
-While there are several, one thread may be about to make the call for which another rank waits. So a circle of waiting
-ranks cannot be concluded.
+While there are several, the ranks may begin calls in different orders, so that their numbers cannot be compared.
 """
 
 from __future__ import annotations
@@ -42,3 +41,9 @@ class Callers(threading.local):
         if len(self._known) > 1:
             self._known &= {*threading.enumerate()}
         return len(self._known) > 1
+
+    @property
+    def in_order(self) -> bool:
+        """Whether this thread is the one whose calls have the same order on all ranks."""
+        first = self._known or {threading.main_thread()}
+        return threading.current_thread() in (first if not self.several else {threading.main_thread()})

@@ -13,34 +13,27 @@ from collections.abc import Callable, Sequence
 
 from tfdist.core.settings import Settings
 from tfdist.processes.process_state import GONE
-from tfdist.transport.calls import Report, line_number, waiting_for
 from tfdist.transport.saves import (
-    FAILURE_BYTES,
+    BACKGROUND,
     MOST_SAVES,
-    PASSED_ALL,
     Outcome,
     Phase,
     Reading,
     Save,
-    Saves,
     decide,
-    decoded,
-    encoded,
-    in_the_way,
-    outcome,
-    writing,
 )
 from tfdist.transport.stall_detection import StallDetector
-from tfdist.transport.state_line import RankState, States
+from tfdist.transport.state_line import SAVES_BYTES, Held, RankState, States, digest
 
 _LOOK_SECONDS = 2e-3  # between two readings of the other ranks' states
 _LOOK_SHARE = 0.05  # of the time is spent reading, at most: there may be thousands of ranks
 _LONGEST_PAUSE_SECONDS = 0.5  # a reading may have taken long only because other programs had the processor
 _VISIBLE_SECONDS = 2.0  # until a network file system shows what another machine has written
 _NAP_SECONDS = 0.05
-_OTHER_THREADS_SECONDS = 10.0  # for another rank's thread to come, whatever that rank's position is
+_OTHER_THREADS_SECONDS = 10.0  # for another rank's thread to come, which no position tells
 _WITNESSES = ("", ".index", "/saved_model.pb", "/saved_model.pbtxt", "/metadata.json")  # of files, prefixes, folders
 _WORDS = 300  # characters of the message of an exception that is too long or cannot be sent
+_FAILURE_BYTES = 600
 
 
 class OwnSave:
@@ -69,35 +62,33 @@ class Saving:
       detector: stall detector, which waits for other ranks.
       states: states of the ranks.
       near: the other ranks of this machine.
-      settings: settings with the seconds for which a rank may be silent.
+      settings: settings with ``stall_seconds``.
     """
 
     def __init__(self, detector: StallDetector, states: States, near: Sequence[int], settings: Settings) -> None:
         self._detector, self._states, self._settings = detector, states, settings
         self._rank = states.rank
         self._near = sorted(near)
-        self._far = [r for r in range(states.size) if r != self._rank and r not in self._near]
-        self._told: dict[int, Save] = {}  # published saves by path, the latest at the end
-        self._failures: dict[int, bytes] = {}
-        self._counts = _Counts()
-        self._telling = threading.Lock()
+        self._spread = len(near) + 1 < states.size
+        self._told: dict[tuple[int, bool], Save] = {}  # published saves, the latest at the end
+        self._numbers: Counter[tuple[int, int]] = Counter()  # of saves, by path and position
+        self._lock = threading.Lock()
         self._shared: dict[int, bool] = {}  # by device: whether other machines see its files
 
-    def begin(self, path: str, site: str, follows: bool = False) -> OwnSave:
+    def begin(self, path: str, follows: bool = False) -> OwnSave:
         """See ``interfaces.World.save``."""
         if self._detector.apart:
             return OwnSave(writes=True)
-        own = self._next(line_number(path), line_number(site))
-        silent_seconds, background = self._settings.stall_seconds, own.position if own.background else None
-        observer = _Observer(self._states, silent_seconds, background, lambda: self._detector.report)
+        own = self._next(digest(path))
+        observer = _Observer(self._states, self._settings.stall_seconds, own.position == BACKGROUND)
         self._tell(own)
         try:
             found, rank = self._decided(own, path, observer, follows)
         except BaseException:
-            self._withdraw(own)
+            self._tell(own, keep=False)
             raise
         if found is Outcome.FAILED and rank is not None:
-            error = _failure(observer.of(rank).saves, own, rank, path)
+            error = _failure(observer.of(rank).of(own.key), rank, path)
             self._fail(own, error)
             raise error
         if found is not Outcome.AWAY or follows:
@@ -106,85 +97,72 @@ class Saving:
 
         def end(error: BaseException | None) -> None:
             if error is None:
-                self._tell(own._replace(phase=Phase.WRITTEN, stamp=stamp(path) if self._far else 0))
+                self._tell(own._replace(phase=Phase.WRITTEN, stamp=stamp(path) if self._spread else 0))
             else:
                 self._fail(own, error)
 
         return OwnSave(True, end)
 
-    def _next(self, path: int, site: int) -> Save:
-        position = self._detector.position.of_thread
-        number, visit = self._counts.next(position, path, site)
-        background = threading.current_thread() is not threading.main_thread()
-        before = self._told.get(path)
-        return Save(path, site, position, number, visit, background=background, stamp=before.stamp if before else 0)
+    def _next(self, path: int) -> Save:
+        in_order = self._detector.callers.in_order
+        with self._lock:
+            position = self._detector.position.now if in_order else BACKGROUND
+            for key in [key for key in self._numbers if BACKGROUND != key[1] != position]:
+                del self._numbers[key]
+            self._numbers[path, position] += 1
+            own = Save(path, position, self._numbers[path, position])
+        before = self._told.get(own.key)
+        return own._replace(stamp=before.stamp) if before else own
 
     def _decided(self, own: Save, path: str, observer: _Observer, follows: bool) -> tuple[Outcome, int | None]:
         """Wait for the outcome; return it with the rank that causes it. If this rank writes, it has published so."""
-        near, far = ([r for r in ranks if r < self._rank] for ranks in (self._near, self._far))
+
+        def now() -> tuple[Outcome, int | None]:
+            return decide(own, self._rank, observer.readings, self._near, lambda: self._here(path, observer))
+
         observer.look()
         while True:
             observer.look()
-            if own.position < PASSED_ALL:  # else this rank is in step with no lower rank
-                found, rank = decide(own, observer.readings, near, far, lambda other: self._here(path, observer, other))
-                if rank is not None and found.waits:
-                    self._wait(observer, path, rank, lambda of: outcome(own, of).waits)
-                    continue
-                if rank is not None or follows:
-                    return found, rank
-            self._tell(own._replace(phase=Phase.WRITES))
-            observer.look()
-            busy = in_the_way(own, observer.readings, self._near)
-            if busy is None:
-                return Outcome.AWAY, None
-            if busy < self._rank:
+            found, rank = now()
+            if rank is None and own.phase is not Phase.WRITES and not follows:
+                own = own._replace(phase=Phase.WRITES)
                 self._tell(own)
-            self._wait(observer, path, busy, lambda of: writing(own.path, of))
+                continue
+            if rank is None or not found.waits:
+                return found, rank
+            if rank < self._rank and own.phase is Phase.WRITES:
+                own = own._replace(phase=Phase.DECIDES)
+                self._tell(own)
+            news = _News(observer, lambda rank=rank: now()[1] != rank or not now()[0].waits)  # type: ignore[misc]
+            if self._detector.gave_up:
+                while not news.Test():
+                    time.sleep(_LOOK_SECONDS)
+            else:
+                self._detector.wait_for_news(news, f"the saving of {path} by rank {rank}", rank)
 
-    def _wait(self, observer: _Observer, path: str, rank: int, waits: Callable[[Reading], bool]) -> None:
-        news = _News(observer, lambda: not waits(observer.of(rank)))
-        if self._detector.gave_up:
-            while not news.Test():
-                time.sleep(_LOOK_SECONDS)
-        else:
-            self._detector.wait_for_news(news, f"the saving of {path} by rank {rank}", rank)
-
-    def _tell(self, save: Save) -> None:
-        with self._telling:
-            self._told.pop(save.path, None)
-            self._told[save.path] = save
-            over = [path for path, known in self._told.items() if known.phase not in (Phase.DECIDES, Phase.WRITES)]
-            for path in over[: max(0, len(self._told) - MOST_SAVES)]:
-                del self._told[path]
-            self._publish()
+    def _tell(self, save: Save, keep: bool = True) -> None:
+        with self._lock:
+            self._told.pop(save.key, None)
+            self._told |= {save.key: save} if keep else {}
+            ended = [key for key, known in self._told.items() if known.phase.ended]
+            for key in ended[: max(0, len(self._told) - MOST_SAVES)]:
+                del self._told[key]
+            self._states.tell_saves(encoded(list(self._told.values())))
 
     def _fail(self, save: Save, error: BaseException) -> None:
-        failure = _pickled(error)
-        with self._telling:
-            self._failures.pop(save.path, None)
-            self._failures[save.path] = failure
-        self._tell(save._replace(phase=Phase.FAILED))
+        self._tell(save._replace(phase=Phase.FAILED, failure=_pickled(error)))
 
-    def _withdraw(self, save: Save) -> None:
-        with self._telling:
-            self._told.pop(save.path, None)
-            self._publish()
-
-    def _publish(self) -> None:
-        self._failures = {path: self._failures[path] for path in self._failures if path in self._told}
-        self._states.tell_saves(encoded(Saves(tuple(self._told.values()), tuple(self._failures.items()))))
-
-    def _here(self, path: str, observer: _Observer, rank: int) -> bool:
-        """Whether this machine sees what a rank of another machine has written; that rank may be writing again."""
-        if "://" in path:
+    def _here(self, path: str, observer: _Observer) -> bool:
+        """Whether this machine sees what rank 0 has written; that rank may be writing again."""
+        if "://" in path or 0 in self._near:
             return True
         device = _device(path)
         until = time.monotonic() + _VISIBLE_SECONDS * self._shared.get(device, True)
         while True:
-            written = observer.of(rank).saves.of(line_number(path))
-            if written is None or not written.stamp:
+            stamps = {save.stamp for save in observer.of(0).saves if save.path == digest(path)}
+            if not any(stamps):
                 return False
-            if written.stamp == stamp(path):
+            if stamp(path) in stamps:
                 self._shared[device] = True
             if self._shared.get(device, False):
                 return True  # (one match is enough for a device: this file may have been changed or removed since)
@@ -195,78 +173,62 @@ class Saving:
             observer.look()
 
 
-class _Counts(threading.local):
-    """Numbers of saves of this thread at one position."""
-
-    def __init__(self) -> None:
-        self._position = -1
-        self._saves: Counter[tuple[str, int]] = Counter()
-
-    def next(self, position: int, path: int, site: int) -> tuple[int, int]:
-        """Count a save; return the number of saves of this path, and of saves by these lines."""
-        if position != self._position:
-            self._position = position
-            self._saves.clear()
-        self._saves.update([("path", path), ("site", site)])
-        return self._saves["path", path], self._saves["site", site]
-
-
 class _Observer:
     """Reads the other ranks' states again and again, and keeps the first of two successive readings of each rank.
 
     Args:
       states: states of the ranks.
-      silent_seconds: seconds after which a rank that does not answer is silent.
-      background: position of this thread; None in the main thread. The position of another rank's main thread says
-        nothing about its other threads, so for some time it does not count for this thread.
-      own: function that returns the report of this rank's calls.
+      silent_seconds: seconds after which a rank that does not answer is gone.
+      background: True for a thread that no position of another rank concerns.
     """
 
-    def __init__(
-        self,
-        states: States,
-        silent_seconds: float,
-        background: int | None,
-        own: Callable[[], Report],
-    ) -> None:
-        self._states, self._silent_seconds, self._background, self._own = states, silent_seconds, background, own
+    def __init__(self, states: States, silent_seconds: float, background: bool) -> None:
+        self._states, self._silent_seconds, self._background = states, silent_seconds, background
         self._begun = time.monotonic()
         self._first: dict[int, tuple[RankState, float]] = {}
-        self._waiting: set[int] = set()
         self.readings: dict[int, Reading] = {}
 
     def of(self, rank: int) -> Reading:
         return self.readings.get(rank, Reading())
 
     def look(self) -> None:
-        states = dict(self._states.read(soon=True))
-        waiting = self._waiting_for_this(states)
-        if self._background is None:
-            # Kept until this save ends: states of other machines come rarely, and seldom all together.
-            self._waiting |= waiting
-            waiting = self._waiting
+        states, now = dict(self._states.read(soon=True)), time.monotonic()
+        fresh = {r: s for r, s in states.items() if r in self._first and s.asked > self._first[r][1]}
+        held = {r: s.held for r, s in fresh.items() if s.held == self._first[r][0].held}
+        stuck = set() if self._background else waiting_for(self._states.rank, held)
+        late = self._background and now - self._begun > _OTHER_THREADS_SECONDS
         for rank, state in states.items():
-            found, saves = self.of(rank), decoded(state.saves)
             first, read = self._first.get(rank, (state, float("inf")))
+            heard = max(self._begun, state.asked) if state.asked < float("inf") else self._begun
+            found = self.of(rank)._replace(saves=decoded(state.saves))
             if state.asked > read:
                 over = first.kind == "ended" or first.process == GONE
-                found = Reading(PASSED_ALL if rank in waiting else first.position, over)
-            heard = state.asked if self._begun < state.asked < float("inf") else self._begun
-            silent = time.monotonic() - heard > self._silent_seconds
-            if self._background is not None and time.monotonic() - self._begun < _OTHER_THREADS_SECONDS:
-                found = found._replace(position=min(found.position, self._background))
-            self.readings[rank] = found._replace(saves=saves, silent=silent)
+                found = found._replace(position=first.position, over=over)
+            gone = found.gone or late or rank in stuck or now - heard > self._silent_seconds
+            self.readings[rank] = found._replace(gone=gone)
             if state is not first or read == float("inf"):
                 self._first[rank] = state, time.monotonic()
 
-    def _waiting_for_this(self, states: dict[int, RankState]) -> set[int]:
-        """Return ranks that wait for this rank in calls of some ranks, which no position counts."""
-        fresh = {r: s for r, s in states.items() if r in self._first and s.asked > self._first[r][1]}
-        before = {r: self._first[r][0].calls for r in fresh}
-        if not any(report.waits for report in before.values()):
-            return set()
-        own = self._states.rank
-        return waiting_for(own, before, {own: self._own(), **{r: s.calls for r, s in fresh.items()}})
+
+def waiting_for(rank: int, held: dict[int, Held | None]) -> set[int]:
+    """Return the ranks that cannot go on before ``rank``: they wait for it, or for a rank that waits for it elsewhere.
+
+    Args:
+      rank: a rank that is in no call.
+      held: the call in which each other rank has been held up, the same in two readings.
+    """
+    places: dict[int, Held | None] = {rank: None}  # ranks that do not go on, with the call of each
+    while True:
+        more = {
+            other: call
+            for other, call in held.items()
+            if other not in places
+            and call is not None
+            and any(place != call for r, place in places.items() if call.ranks is None or r in call.ranks)
+        }
+        if not more:
+            return places.keys() - {rank}
+        places |= more
 
 
 class _News:
@@ -286,6 +248,20 @@ class _News:
         return self._told()
 
 
+def encoded(saves: list[Save]) -> bytes:
+    """Encode saves for publication; those that have ended first are left out if there is no room for all."""
+    saves = sorted(saves, key=lambda save: not save.phase.ended)
+    while len(told := pickle.dumps([(*save[:3], int(save.phase), *save[4:]) for save in saves])) > SAVES_BYTES:
+        del saves[0]
+    return told
+
+
+def decoded(told: bytes) -> tuple[Save, ...]:
+    """Decode what ``encoded`` has made; empty bytes mean no saves."""
+    rows = pickle.loads(told) if told else ()
+    return tuple(Save(path, position, number, Phase(phase), *more) for path, position, number, phase, *more in rows)
+
+
 def stamp(path: str) -> int:
     """Return a number for what is under a path, the same on all machines that see this path; 0: unknown."""
     for witness in _WITNESSES:
@@ -299,7 +275,7 @@ def stamp(path: str) -> int:
         finally:
             os.close(file)
         if stat.S_ISREG(found.st_mode):
-            return line_number(f"{witness} {found.st_size} {found.st_mtime_ns}")
+            return digest(f"{witness} {found.st_size} {found.st_mtime_ns}")
     return 0
 
 
@@ -316,15 +292,15 @@ def _pickled(error: BaseException) -> bytes:
     for make in (lambda: error, lambda: type(error)(words), lambda: RuntimeError(f"{type(error).__name__}: {words}")):
         with contextlib.suppress(Exception):
             told = pickle.dumps(make() if isinstance(error, Exception) else interrupted)
-            if len(told) <= FAILURE_BYTES and isinstance(pickle.loads(told), Exception):
+            if len(told) <= _FAILURE_BYTES and isinstance(pickle.loads(told), Exception):
                 return told
     return b""
 
 
-def _failure(saves: Saves, own: Save, rank: int, path: str) -> Exception:
+def _failure(save: Save | None, rank: int, path: str) -> Exception:
     """Return the exception of another rank, to raise it here: a script then does the same on both ranks."""
     with contextlib.suppress(Exception):
-        error = pickle.loads(dict(saves.failures)[own.path])
+        error = pickle.loads(save.failure if save else b"")
         if isinstance(error, Exception):
             return error
     return RuntimeError(f"rank {rank} could not save {path}; its own message says why")

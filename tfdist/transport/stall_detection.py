@@ -1,6 +1,6 @@
 """Stall detection, also of ranks that hang: every wait has a deadline.
 
-``_long_wait`` handles long waits: it finds the missing ranks and whether they can still come (``calls``), and reports.
+``_long_wait`` handles long waits: it finds the missing ranks and whether they can still come, and reports.
 
 A rank that has given up a wait is not in step with the other ranks any more, which may still come. From then on it
 refuses all calls that need them, and keeps the memory to which MPI may still write.
@@ -28,10 +28,9 @@ from tfdist.processes.process_state import GONE
 from tfdist.transport._long_wait import LongWait, Request, WaitOptions
 from tfdist.transport.awake import RunningSeconds
 from tfdist.transport.callers import Callers
-from tfdist.transport.calls import Call, Report, line_number
 from tfdist.transport.interfaces import PeerError
 from tfdist.transport.saves import Position
-from tfdist.transport.state_line import States
+from tfdist.transport.state_line import Held, States
 from tfdist.transport.whereabouts import lost
 
 
@@ -124,9 +123,8 @@ class StallDetector:
         self._pid = os.getpid()
         self._first_failure = ""
         self._abandoned: list[Request] = []  # kept with their buffers: MPI writes to them when the other ranks come
-        self._entered: dict[int, int] = {}
         self.position = Position(states.tell_position)
-        self._waits: dict[int, Call | None] = {}  # long waits that hold up the program, by the waiter's id
+        self._waits: dict[int, Held] = {}  # long waits that hold up the program, by the waiter's id
         self.callers = Callers(set())
         self._unordered = 0
         self._lock = threading.Lock()
@@ -157,26 +155,13 @@ class StallDetector:
         """Whether this process is no rank of the job: it was forked, or the rank's program has ended."""
         return self._forked or self._state[0] == "ended"
 
-    def enter(self, line: int, number: int, everyone: bool = False) -> None:
-        """Publish that this rank comes to a number of a line of operations, to which other ranks must come, too.
-
-        Args:
-          line: line of operations, see ``calls.line_number``.
-          number: number on this line.
-          everyone: True if all ranks must come, in the order of their programs.
-        """
-        self._entered[line] = number
-        self._states.enter(line, number, self.position.next() if everyone else 0)
-
-    def enter_place(self, place: str, ranks: Sequence[int] | None) -> tuple[int, int]:
-        """Come to the next number on the line of a place, which ranks pass now and then; return line and number."""
-        line = line_number(f"{place} of {ranks}")
-        self.enter(line, self._entered.get(line, 0) + 1, ranks is None or len(ranks) == self.size)
-        return line, self._entered[line]
+    def count(self, ranks: Sequence[int] | None) -> int:
+        """Begin a call, and return its number among the calls of all ranks; 0 if only some ranks are awaited."""
+        return self.position.count() if ranks is None or len(ranks) == self.size else 0
 
     @contextlib.contextmanager
     def unordered(self) -> Iterator[None]:
-        """Allow operations on several lines in an order that differs between the ranks."""
+        """Allow calls in an order that differs between the ranks."""
         self._unordered += 1
         try:
             yield
@@ -184,37 +169,31 @@ class StallDetector:
             self._unordered -= 1
 
     @property
-    def report(self) -> Report:
-        """Report of this rank's calls; see ``calls``."""
-        return Report(self._waiting(), dict(self._entered), complete=True)
-
-    def _waiting(self) -> tuple[Call, ...] | None:
+    def held(self) -> Held | None:
+        """The one call that holds this rank's program up; None: there is none, or calls may go on in any order."""
         waits = list(self._waits.values())
-        if self._unordered or self.callers.several or None in waits:
-            return None
-        return tuple(filter(None, waits))
+        return waits[0] if len(waits) == 1 and not self._unordered and not self.callers.several else None
 
-    def begin_wait(self, waiter: LongWait, kind: str, place: str, call: Call | None) -> None:
-        """Publish that a wait has become long.
+    def _long_wait(self, request: Request, manner: WaitOptions) -> LongWait:
+        """Publish that a wait has become long, and return it."""
+        wait = LongWait(
+            self._states, self._settings, request, manner, lambda: self.held, trace_place=self.recorder.place
+        )
+        self._states.tell(manner.kind, manner.place)
+        if not manner.background:
+            self._publish(id(wait), manner.held)
+        return wait
 
-        Args:
-          waiter: the wait.
-          kind: kind of the state, see ``state_line.RankState``.
-          place: description of the place.
-          call: the call that waits; None: nothing can be concluded from this wait.
-        """
-        self._states.tell(kind, place)
-        if kind != "background":
-            with self._lock:
-                self._waits[id(waiter)] = call
-                self._states.tell_waits(self._waiting())
-
-    def end_wait(self, waiter: LongWait) -> None:
+    def _end_wait(self, wait: LongWait) -> None:
         """Publish that a long wait is over."""
-        with self._lock:
-            self._waits.pop(id(waiter), None)
-            self._states.tell_waits(self._waiting())
+        self._publish(id(wait), None)
         self._states.tell(*self._state)
+
+    def _publish(self, wait: int, held: Held | None) -> None:
+        with self._lock:
+            self._waits.pop(wait, None)
+            self._waits |= {} if held is None else {wait: held}
+            self._states.tell_held(self.held)
 
     def check(self, place: str) -> None:
         """Refuse a call that needs the other ranks, after this rank has given up, and in a forked process.
@@ -242,7 +221,7 @@ class StallDetector:
         moving: bool = False,
         background: bool = False,
         patient: bool = False,
-        entered: tuple[int, int] | None = None,
+        number: int = 0,
     ) -> None:
         """Wait, without busy waiting, until ``request`` is complete.
 
@@ -253,16 +232,14 @@ class StallDetector:
           moving: True if all ranks have arrived, and their messages are on the way.
           background: True if a thread that does not train waits: other ranks may come here after waiting elsewhere.
           patient: True to wait without a deadline as long as the other ranks run.
-          entered: line and number that this rank has come to (``enter``) and the other ranks must come to; None: all
-            have been there.
+          number: number of the call (``count``).
 
         Raises:
-          PeerError: a rank has ended, ranks wait for each other, or the deadline has passed; or this rank has given up
-            before.
+          PeerError: a rank has ended or waits elsewhere, or the deadline has passed; or this rank has given up before.
         """
         try:
             self.check(place)
-            self._wait(request, WaitOptions(place, ranks, moving, background, patient, entered))
+            self._wait(request, WaitOptions(place, ranks, moving, background, patient, number))
         except BaseException as error:
             self._abandoned.append(request)
             self.give_up(error)
@@ -292,7 +269,7 @@ class StallDetector:
             while not request.Test():
                 waited = clock.passed()
                 if waited > _ANNOUNCE_SECONDS:
-                    long = long or LongWait(self, self._states, self._settings, request, manner)
+                    long = long or self._long_wait(request, manner)
                     long.look(waited)
                 if waited < _YIELDING_SECONDS:
                     yield_processor()
@@ -301,7 +278,7 @@ class StallDetector:
             done = True
         finally:
             if long and (done or in_step):
-                self.end_wait(long)
+                self._end_wait(long)
 
     @contextlib.contextmanager
     def inside(self, place: str, ranks: Sequence[int] | None = None) -> Iterator[None]:
@@ -313,7 +290,7 @@ class StallDetector:
           place: the same words on every rank that waits for the same thing.
           ranks: the awaited ranks; None: all.
         """
-        manner = WaitOptions(place, ranks, entered=self.enter_place(place, ranks))
+        manner = WaitOptions(place, ranks, number=self.count(ranks))
 
         def late(call: BlockingCall) -> None:
             try:

@@ -1,39 +1,52 @@
 """State line: memory in which a rank publishes its state, and which other ranks read while they wait for it.
 
-It has four records: the rank's state, the place of its program, the calls in which it waits, and its saves. A table
-follows with the number that it has come to on each line of operations; every exchange writes to this table. Without
-room for a new line, the one without an exchange for the longest time is left out. A filter tells which were left out.
+It has four records: the rank's state, the place of its program, the call that holds its program up, and its saves. The
+rank's position follows, which every call of all ranks writes.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
-import threading
 import time
 import zlib
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from tfdist.transport.calls import Call, Report
-from tfdist.transport.line_filter import FILTER_BYTES, add
-
-LINE_BYTES = 12288
-_STATE_BYTES, _PLACE_BYTES, _WAITS_BYTES, _SAVES_BYTES = 640, 384, 256, 2048
+STATE_BYTES = 3392
+_KIND_BYTES, _PLACE_BYTES, _HELD_BYTES, _SAVES_BYTES = 640, 384, 256, 2048
 _HEAD_BYTES = 8  # checksum and length, uint32 each
 SAVES_BYTES = _SAVES_BYTES - _HEAD_BYTES
-# An entry of the table, int64 [2]: line; and number, with some bits of the line. While a line is being replaced, these
-# bits differ. The first entry tells the rank's position.
-_ENTRY = 2
-_CHECK_BITS = 20
-_CHECK_MASK = (1 << _CHECK_BITS) - 1
-_POSITION = 1
-_TABLE_BYTES = LINE_BYTES - _STATE_BYTES - _PLACE_BYTES - _WAITS_BYTES - _SAVES_BYTES - FILTER_BYTES
-_ENTRIES = _TABLE_BYTES // (8 * _ENTRY)
-_UNKNOWN = "null"
+_DIGEST_BITS = 62  # as a signed number, and never 0
+_NOTHING = "null"
+
+
+def digest(text: str) -> int:
+    """Return a number that identifies a text, the same on all ranks."""
+    found = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+    return (found & ((1 << _DIGEST_BITS) - 1)) or 1
+
+
+class Held(NamedTuple):
+    """The call in which a rank's program has been held up for long.
+
+    Attributes:
+      place: digest of its place.
+      number: number among the calls of all ranks, see ``saves.Position``; 0: it is a call of some ranks.
+      ranks: ranks that must come; None: all ranks of the job.
+    """
+
+    place: int
+    number: int = 0
+    ranks: tuple[int, ...] | None = None
+
+    def contradicts(self, other: Held | None) -> bool:
+        """Whether no program makes both calls: both are of all ranks, with the same number, at different places."""
+        return other is not None and self.number == other.number > 0 and self.place != other.place
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,9 +64,9 @@ class RankState:
       answers: True if its machine answers.
       asked: when this reading began, by ``time.monotonic``.
       process: state of its process, see ``process_state``.
-      calls: report of its calls, see ``calls``.
-      position: number of calls of all ranks to which it has come, see ``saves``.
-      saves: its saves, encoded by ``saves.encoded``.
+      held: the one call that holds its program up; None: there is none, or several may go on in any order.
+      position: number of calls of all ranks that it has begun, see ``saves``.
+      saves: its saves, encoded by ``saving.encoded``.
     """
 
     kind: str = "running"
@@ -64,7 +77,7 @@ class RankState:
     answers: bool = True
     asked: float = math.inf
     process: str = ""
-    calls: Report = Report()
+    held: Held | None = None
     position: int = 0
     saves: bytes = b""
 
@@ -85,22 +98,19 @@ class States(Protocol):
     def tell(self, kind: str, what: str) -> None:
         """Publish what this rank is doing from now on."""
 
-    def tell_waits(self, waits: Sequence[Call] | None) -> None:
-        """Publish the calls in which its program is held up; None: nothing can be concluded."""
+    def tell_held(self, held: Held | None) -> None:
+        """Publish the call that holds its program up; None: nothing can be concluded."""
 
     def tell_saves(self, saves: bytes) -> None:
         """Publish its saves; see ``saves``."""
 
     def tell_position(self, position: int) -> None:
-        """Publish the number of calls of all ranks to which it has come."""
-
-    def enter(self, line: int, number: int, position: int) -> None:
-        """Publish that it has come to this number of a line of operations, and to this position, if not 0."""
+        """Publish the number of calls of all ranks that it has begun."""
 
 
 def clipped(what: str) -> str:
     """Return the beginning of a description, as much as a line holds."""
-    return what.encode()[: _STATE_BYTES - _HEAD_BYTES - 32].decode(errors="ignore")
+    return what.encode()[: _KIND_BYTES - _HEAD_BYTES - 32].decode(errors="ignore")
 
 
 class StateLine:
@@ -109,19 +119,13 @@ class StateLine:
     Each record has a checksum: a reader that finds a record half written reads it again.
 
     Args:
-      memory: uint8 [LINE_BYTES], zero at the start.
+      memory: uint8 [STATE_BYTES], zero at the start.
     """
 
     def __init__(self, memory: np.ndarray) -> None:
-        ends = np.cumsum([_STATE_BYTES, _PLACE_BYTES, _WAITS_BYTES, _SAVES_BYTES, _TABLE_BYTES])
-        self._state, self._place, self._waits, self._saves, table, left_out = np.split(memory, ends)
-        # Scalars of a memoryview cost a third of NumPy's.
-        self._table = table.data.cast("B").cast("q")
-        self._left_out = left_out.data.cast("B")
-        self._entries: dict[int, int] = {}  # entry of each line
-        self._used = [0] * _ENTRIES  # last write to each entry, by ``_clock``
-        self._clock = 0
-        self._changing = threading.Lock()
+        ends = np.cumsum([_KIND_BYTES, _PLACE_BYTES, _HELD_BYTES, _SAVES_BYTES])
+        self._state, self._place, self._held, self._saves, numbers = np.split(memory, ends)
+        self._numbers = numbers.data.cast("B").cast("q")  # its scalars cost a third of NumPy's
 
     def tell(self, kind: str, what: str) -> None:
         """Write what this rank is doing from now on."""
@@ -131,66 +135,37 @@ class StateLine:
         """Write where its program is now."""
         _write(self._place, f"{time.monotonic()}\n{line}".encode())
 
-    def tell_waits(self, waits: Sequence[Call] | None) -> None:
-        """Write the calls in which its program is held up; None: nothing can be concluded."""
-        text = _UNKNOWN if waits is None else json.dumps([[c.line, c.number, c.ranks] for c in waits])
-        _write(self._waits, (text if len(text) <= _WAITS_BYTES - _HEAD_BYTES else _UNKNOWN).encode())
+    def tell_held(self, held: Held | None) -> None:
+        """Write the call that holds its program up; None: nothing can be concluded."""
+        text = json.dumps(held)
+        _write(self._held, (text if len(text) <= _HELD_BYTES - _HEAD_BYTES else _NOTHING).encode())
 
     def tell_saves(self, saves: bytes) -> None:
         """Write its saves; at most ``SAVES_BYTES``."""
         _write(self._saves, saves)
 
     def tell_position(self, position: int) -> None:
-        """Write the number of calls of all ranks to which it has come."""
-        self._table[_POSITION] = position
-
-    def enter(self, line: int, number: int, position: int = 0) -> None:
-        """Write that it has come to this number of a line, and to this position if not 0, before it waits there."""
-        entry = self._entries.get(line)
-        if entry is None:
-            with self._changing:
-                entry = self._new_entry(line)
-        self._clock += 1
-        self._used[entry] = self._clock
-        self._table[_ENTRY * entry + 1] = number << _CHECK_BITS | line & _CHECK_MASK
-        if position:
-            self._table[_POSITION] = position
-
-    def _new_entry(self, line: int) -> int:
-        if len(self._entries) < _ENTRIES - 1:
-            entry = len(self._entries) + 1
-        else:
-            oldest = min(self._entries, key=lambda other: self._used[self._entries[other]])
-            entry = self._entries.pop(oldest)
-            # Before it leaves the table: a reader reads the table first, and finds it in one of them.
-            add(self._left_out, oldest)
-        self._entries[line] = entry
-        self._table[_ENTRY * entry] = line
-        return entry
+        """Write the number of calls of all ranks that it has begun."""
+        self._numbers[0] = position
 
     def read(self) -> RankState | None:
         """Return the state; None if it is being written at this moment."""
-        # The state before the table: a rank that has ended enters no more calls.
-        state, place, waits = (_text(_read(part)) for part in (self._state, self._place, self._waits))
-        position, saves = self._table[_POSITION], _read(self._saves)
-        if state is None or place is None or saves is None:
+        state, place, held = (_text(_read(part)) for part in (self._state, self._place, self._held))
+        position, saves = self._numbers[0], _read(self._saves)
+        if state is None or place is None or held is None or saves is None:
             return None
         kind, _, what = state.partition("\n")
         looked, _, line = place.partition("\n")
-        calls = self._report(waits)
-        return RankState(kind or "running", what, line, float(looked or 0), calls=calls, position=position, saves=saves)
-
-    def _report(self, waits: str | None) -> Report:
-        table = np.frombuffer(self._table, np.int64, _ENTRIES * _ENTRY).copy().reshape(_ENTRIES, _ENTRY)
-        left_out = self._left_out.tobytes()
-        rows = table[1:][table[1:, 0] != 0].tolist()
-        whole = {line: number >> _CHECK_BITS for line, number in rows if (line ^ number) & _CHECK_MASK == 0}
-        return Report(_calls(waits), whole, len(whole) == len(rows), left_out if left_out.strip(b"\0") else b"")
-
-
-def _calls(waits: str | None) -> tuple[Call, ...] | None:
-    said = json.loads(waits or "[]") if waits is not None else None
-    return None if said is None else tuple(Call(n, m, r if r is None else tuple(r)) for n, m, r in said)
+        call = json.loads(held or _NOTHING)
+        return RankState(
+            kind or "running",
+            what,
+            line,
+            float(looked or 0),
+            held=Held(call[0], call[1], call[2] and tuple(call[2])) if call else None,
+            position=position,
+            saves=saves,
+        )
 
 
 def _write(memory: np.ndarray, content: bytes) -> None:

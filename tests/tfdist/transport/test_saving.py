@@ -6,12 +6,26 @@ import itertools
 import time
 from collections.abc import Mapping
 
-from tfdist.transport.calls import Call, Report
-from tfdist.transport.saves import PASSED_ALL
-from tfdist.transport.saving import _Observer
-from tfdist.transport.state_line import RankState
+import pytest
 
-ENDS, LAST = Call(1, 1, (0, 2)), Call(2, 1, (1, 2))
+from tfdist.transport.saving import _Observer, waiting_for
+from tfdist.transport.state_line import Held, RankState
+
+ENDS, LAST = Held(1, 0, (0, 2)), Held(2, 0, (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("held", "expected"),
+    [
+        ({0: ENDS, 2: LAST}, {0, 2}),  # rank 0 waits for rank 2, and that for rank 1, which saves
+        ({0: ENDS, 2: None}, set()),  # rank 2 may go on
+        ({0: ENDS, 2: ENDS}, set()),  # both are there
+        ({0: Held(3, 7), 2: None}, {0}),  # a call of all ranks
+        ({0: Held(4, 0, (0, 2)), 2: Held(5, 0, (0, 2))}, set()),  # they wait for each other, not for rank 1
+    ],
+)
+def test_who_waits_for_a_rank_that_saves(held: dict[int, Held | None], expected: set[int]) -> None:
+    assert waiting_for(1, held) == expected
 
 
 class States:
@@ -21,22 +35,19 @@ class States:
 
     def __init__(self) -> None:
         self._reads = itertools.count()
-        self._far = self._told(LAST, {2: 1})
-
-    def _told(self, call: Call, entered: dict[int, int]) -> RankState:
-        return RankState(calls=Report((call,), entered, complete=True), asked=time.monotonic())
+        self._far = RankState(held=LAST, asked=time.monotonic())
 
     def read(self, soon: bool = False) -> Mapping[int, RankState]:
         if next(self._reads) % 5 == 4:
-            self._far = self._told(LAST, {2: 1})
-        return {0: self._told(ENDS, {1: 1}), 2: self._far}
+            self._far = RankState(held=LAST, asked=time.monotonic())
+        return {0: RankState(held=ENDS, asked=time.monotonic()), 2: self._far}
 
 
 def test_ranks_that_wait_for_this_one_are_known_from_then_on() -> None:
     states = States()
-    observer = _Observer(states, 10.0, None, lambda: Report(None, {}, complete=True))  # type: ignore[arg-type]
+    observer = _Observer(states, 10.0, background=False)  # type: ignore[arg-type]
     for _ in range(16):
         observer.look()
     for _ in range(5):
         observer.look()
-        assert [observer.of(rank).position for rank in (0, 2)] == [PASSED_ALL, PASSED_ALL]
+        assert [observer.of(rank).gone for rank in (0, 2)] == [True, True]

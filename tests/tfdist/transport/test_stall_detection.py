@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 import weakref
-from collections.abc import Sequence
 
 import pytest
 
@@ -14,10 +14,9 @@ from tfdist.processes.process_state import GONE, RUNS, STOPPED
 from tfdist.transport import _long_wait, stall_detection
 from tfdist.transport.awake import RunningSeconds
 from tfdist.transport.callers import Callers
-from tfdist.transport.calls import Call, Report
 from tfdist.transport.interfaces import PeerError
 from tfdist.transport.stall_detection import StallDetector
-from tfdist.transport.state_line import RankState
+from tfdist.transport.state_line import Held, RankState, digest
 
 
 class Pretended:
@@ -26,22 +25,19 @@ class Pretended:
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
         self.told: list[tuple[str, str]] = []
-        self.waits: list[Sequence[Call] | None] = []
+        self.held: list[Held | None] = []
         self.others = {other: RankState() for other in range(size) if other != rank}
 
     def tell(self, kind: str, what: str) -> None:
         self.told.append((kind, what))
 
-    def tell_waits(self, waits: Sequence[Call] | None) -> None:
-        self.waits.append(waits)
+    def tell_held(self, held: Held | None) -> None:
+        self.held.append(held)
 
     def tell_saves(self, saves: bytes) -> None:
         pass
 
     def tell_position(self, position: int) -> None:
-        pass
-
-    def enter(self, line: int, number: int, position: int) -> None:
         pass
 
     def read(self, soon: bool = False) -> dict[int, RankState]:
@@ -62,6 +58,7 @@ class After:
 def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stall_detection, "_ANNOUNCE_SECONDS", 0.02)
     monkeypatch.setattr(_long_wait, "_LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(_long_wait, "_CERTAIN_SECONDS", 0.2)
 
 
 def rank_0(size: int = 3, stall: float = 0.1, abort: float = 0.3) -> tuple[StallDetector, Pretended]:
@@ -128,61 +125,63 @@ def test_an_ended_rank_ends_the_wait() -> None:
         ranks.wait(After(9), "step 7")
 
 
-def test_the_end_of_a_rank_is_news_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_rank_is_news_of_it() -> None:
     """A waiting rank may read states rarely, where other programs use the processor."""
-    monkeypatch.setattr(_long_wait, "_LAST_LOOK_SECONDS", 0.01)
     ranks, states = rank_0(abort=99)
     states.others[1] = RankState("ended", "")
-    ranks.wait_for_news(After(0.3), "the saving of a file by rank 1", 1)
+    ranks.wait_for_news(After(0.4), "the saving of a file by rank 1", 1)
 
 
 def test_an_ended_rank_whose_message_is_on_its_way_is_no_error() -> None:
     ranks, states = rank_0(abort=99)
     states.others[1] = RankState("ended", "")
-    ranks.wait(After(0.3), "step 7")
+    ranks.wait(After(0.1), "step 7")
 
 
-HERE, THERE = (11, 5), (22, 7)  # lines and numbers
+class Going(Pretended):
+    """States that are read anew each time."""
+
+    def read(self, soon: bool = False) -> dict[int, RankState]:
+        now = time.monotonic()
+        return {rank: dataclasses.replace(state, asked=now) for rank, state in self.others.items()}
 
 
-def waits_there(numbers: dict[int, int], *, ranks: tuple[int, ...] | None = None, complete: bool = True) -> RankState:
-    return RankState("waiting", "bucket 2", calls=Report((Call(*THERE, ranks),), numbers, complete))
+def waits_there(number: int, what: str = "bucket 2", ranks: tuple[int, ...] | None = None) -> RankState:
+    return RankState("waiting", what, held=Held(digest(what), number, ranks), position=number)
 
 
-def enter(ranks: StallDetector) -> None:
-    ranks.enter(*HERE)
-    ranks.enter(THERE[0], THERE[1] - 1)
+def in_bucket_1(other: RankState) -> tuple[StallDetector, Going]:
+    """Return rank 0, which has begun its fifth call of all ranks, and the state of rank 1."""
+    states = Going(0, 2)
+    states.others[1] = other
+    ranks = StallDetector(states, Settings(stall_seconds=99, stall_abort_seconds=99))
+    assert [ranks.count(None) for _ in range(5)][-1] == 5
+    return ranks, states
 
 
-def test_ranks_that_wait_for_each_other_are_an_error_before_the_deadline() -> None:
-    ranks, states = rank_0(size=2, stall=99, abort=99)
-    states.others[1] = waits_there({11: 4, 22: 7})
-    enter(ranks)
+def test_ranks_that_wait_in_different_calls_are_an_error_before_the_deadline() -> None:
+    ranks, _ = in_bucket_1(waits_there(5))
     with pytest.raises(PeerError, match="rank 0 waits in bucket 1, but rank 1 waits in bucket 2. All ranks must"):
-        ranks.wait(After(9), "bucket 1", entered=HERE)
+        ranks.wait(After(9), "bucket 1", number=5)
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        waits_there({11: 5, 22: 7}),  # was here, but was stopped before it could report
-        waits_there({22: 7}, complete=False),  # its table has no room for the line of HERE
-        waits_there({11: 4, 22: 7}, ranks=(1, 2)),  # waits for a third rank, which may come
-        RankState("waiting", "bucket 2", calls=Report(None, {11: 4, 22: 7}, True)),  # another of its threads may come
-        RankState("running", "", calls=Report((), {11: 4}, True)),
+        waits_there(5, "bucket 1"),  # is here, and its message is late
+        waits_there(4),  # the end of its last call is late
+        waits_there(0, ranks=(1, 2)),  # waits for a third rank, which may come
+        RankState("waiting", "bucket 2", position=5),  # another of its threads may come
+        RankState("running", "", position=4),
     ],
 )
 def test_who_can_still_come_is_waited_for(other: RankState) -> None:
-    ranks, states = rank_0(size=2, stall=99, abort=99)
-    states.others[1] = other
-    enter(ranks)
-    ranks.wait(After(0.3), "bucket 1", entered=HERE)
+    ranks, _ = in_bucket_1(other)
+    ranks.wait(After(0.5), "bucket 1", number=5)
 
 
 def test_another_thread_of_this_rank_may_go_on() -> None:
-    ranks, states = rank_0(size=2, stall=99, abort=99)
-    states.others[1] = waits_there({11: 4, 22: 7})
-    enter(ranks)
+    ranks, states = in_bucket_1(waits_there(5))
     ranks.callers.called()
     over = threading.Event()
 
@@ -192,12 +191,12 @@ def test_another_thread_of_this_rank_may_go_on() -> None:
 
     thread = threading.Thread(target=program)
     thread.start()
-    ranks.wait(After(0.3), "bucket 1", entered=HERE)
-    assert states.waits == [None, None]
+    ranks.wait(After(0.5), "bucket 1", number=5)
+    assert states.held == [None, None]
     over.set()
     thread.join()
     with pytest.raises(PeerError, match="rank 0 waits in bucket 1, but rank 1 waits in bucket 2"):
-        ranks.wait(After(9), "bucket 1", entered=HERE)
+        ranks.wait(After(9), "bucket 1", number=5)
 
 
 def test_a_thread_of_tensorflow_acts_for_one_of_the_script() -> None:
@@ -218,31 +217,27 @@ def test_a_thread_of_tensorflow_acts_for_one_of_the_script() -> None:
 
 
 def test_what_runs_in_any_order_may_go_on() -> None:
-    ranks, states = rank_0(size=2, stall=99, abort=99)
-    states.others[1] = waits_there({11: 4, 22: 7})
-    enter(ranks)
+    ranks, _ = in_bucket_1(waits_there(5))
     with ranks.unordered():
-        ranks.wait(After(0.3), "bucket 1", entered=HERE)
+        ranks.wait(After(0.5), "bucket 1", number=5)
 
 
 def test_an_ended_rank_that_has_not_come_ends_the_wait() -> None:
-    ranks, states = rank_0(abort=99)
-    states.others[1] = RankState("ended", "", calls=Report((), {11: 4}, True))
+    ranks, _ = in_bucket_1(RankState("ended", "", position=4))
     with pytest.raises(PeerError, match="rank 1 ended while rank 0 waits in step 7"):
-        ranks.wait(After(9), "step 7", entered=HERE)
+        ranks.wait(After(9), "step 7", number=5)
 
 
 def test_an_ended_rank_that_has_come_is_waited_for() -> None:
-    ranks, states = rank_0(abort=99)
-    states.others[1] = RankState("ended", "", calls=Report((), {11: 5}, True))
-    ranks.wait(After(1.3), "step 7", entered=HERE)
+    ranks, _ = in_bucket_1(RankState("ended", "", position=5))
+    ranks.wait(After(0.5), "step 7", number=5)
 
 
 def test_a_process_that_is_gone_ends_the_wait() -> None:
     ranks, states = rank_0(abort=99)
-    states.others[2] = RankState("running", "", process=GONE, calls=Report((), {11: 4}, True))
+    states.others[2] = RankState("running", "", process=GONE, position=5)
     with pytest.raises(PeerError, match=r"rank 2 is gone: its process was killed.* while rank 0 waits in step 7"):
-        ranks.wait(After(9), "step 7", entered=HERE)
+        ranks.wait(After(9), "step 7", number=5)
 
 
 def test_deadlines_count_the_time_in_which_this_process_runs() -> None:

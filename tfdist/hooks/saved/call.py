@@ -11,7 +11,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.core.files import whole
-from tfdist.core.program_line import call_site
 from tfdist.graph.job import Job
 from tfdist.transport.saves import PendingSave
 
@@ -46,7 +45,7 @@ class SavingCalls(threading.local):
         absolute = _absolute(path)
         if absolute is None or self._job.switches.alone_depth:
             return None
-        return self._job.world.save(absolute, call_site())
+        return self._job.world.save(absolute)
 
     @contextlib.contextmanager
     def call(self) -> Iterator[None]:
@@ -80,10 +79,10 @@ class SavingCalls(threading.local):
         return self._save.writes
 
     def follow(self, path: Any) -> None:
-        """Wait until another rank has written a path, if a rank writes it at this call site."""
+        """Wait until another rank has written a path, if a rank writes it here."""
         absolute = _absolute(path)
         if absolute is not None and not self._job.switches.alone_depth:
-            self._job.world.save(absolute, call_site(), follows=True)
+            self._job.world.save(absolute, follows=True)
 
     @contextlib.contextmanager
     def whole_file(self, path: Any) -> Iterator[Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -46,17 +45,6 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
     _hdf5(patches, saving)
     _checkpoints(patches, saving)
     session_savers.hook(patches, saving, job.world.rank)
-    _threads(patches, job)
-
-
-def _threads(patches: Patches, job: Job) -> None:
-    """Hook ``threading.Thread.start``: a thread's saves count as saves of the line that started the thread."""
-
-    def start(original: Callable[..., Any], self: Any) -> None:
-        job.world.position.start(self)
-        original(self)
-
-    patches.replace(threading.Thread, "start", start, ("self",))
 
 
 def _keras(patches: Patches, saving: SavingCalls) -> None:

@@ -55,7 +55,7 @@ class Negotiation:
         words: str,
         stall_seconds: float,
         abort_seconds: float,
-        count: Callable[[], None] = lambda: None,
+        count: Callable[[], object] = lambda: None,
     ) -> None:
         self._group = group
         self._count = count
