@@ -10,12 +10,12 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat import variables as tf_variables
-from tfdist.core.learning_rate import Rule
-from tfdist.core.learning_rate import scaled as learning_rate_of_all
 from tfdist.graph import job
 from tfdist.graph.graph_state import make_state
 from tfdist.start import process
 from tfdist.updates.larc import Larc, LarcOptimizer, Mode
+from tfdist.updates.learning_rate import Rule
+from tfdist.updates.learning_rate import scaled as learning_rate_of_all
 
 _process = process()
 _job = _process.job

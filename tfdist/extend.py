@@ -24,8 +24,6 @@ from __future__ import annotations
 from typing import Literal
 
 from tfdist.core import exclusions
-from tfdist.core.windows import STEPS as WINDOW_STEPS
-from tfdist.core.windows import Windows
 from tfdist.engine.engines import Bucket
 from tfdist.graph.gradient_average import Average
 from tfdist.graph.graph_exchange import GraphExchange
@@ -33,6 +31,8 @@ from tfdist.graph.job import Reducer
 from tfdist.start import process
 from tfdist.updates.order import pipeline_of
 from tfdist.updates.pipeline import GoOn, Stage, Update
+from tfdist.updates.windows import STEPS as WINDOW_STEPS
+from tfdist.updates.windows import Windows
 
 __all__ = [
     "WINDOW_STEPS",

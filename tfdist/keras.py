@@ -12,10 +12,10 @@ import keras
 
 import tfdist
 from tfdist import schedules
-from tfdist.core.learning_rate import Rule, factor, warmed
 from tfdist.start import process
 from tfdist.training.fit_callbacks import averaged_logs
 from tfdist.updates import larc_keras  # noqa: F401 (models saved with LARC are loaded after this import)
+from tfdist.updates.learning_rate import Rule, factor, warmed
 
 
 def scale_learning_rate(learning_rate: Any, rule: Rule = "linear", warmup_steps: int = 0) -> Any:

@@ -22,8 +22,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdist.core.learning_rate import Rule, factor, warmed
 from tfdist.start import process
+from tfdist.updates.learning_rate import Rule, factor, warmed
 
 # Function (step, module) -> rate, float64. The module has the functions of NumPy: it is NumPy or TensorFlow.
 Formula = Callable[[Any, Any], Any]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch import Finished, mpirun
-from tfdist.processes.addresses import Ports, own_address, unreachable
+from tfdist.graph.addresses import Ports, own_address, unreachable
 
 ABORT_SECONDS = 5
 OWN_RANK = "os.environ.get('PMI_RANK', os.environ.get('OMPI_COMM_WORLD_RANK'))"

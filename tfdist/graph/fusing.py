@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from tfdist.core import buckets
 from tfdist.core.reduce_ops import Op
 from tfdist.core.wires import FORMATS, PLAIN, Format
 from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.engines import Bucket
+from tfdist.graph import buckets
 from tfdist.graph.graph_exchange import part_of
 from tfdist.graph.job import Job
 from tfdist.graph.op_builder import Part

@@ -19,8 +19,8 @@ from tfdist.engine.sparse_rows import SparseMode
 from tfdist.engine.wait_table import WaitTable
 from tfdist.graph.data_comparison import DataComparison
 from tfdist.graph.failures import Failures
+from tfdist.graph.half_precision_check import HalfPrecisionCheck
 from tfdist.transport import agreement
-from tfdist.transport.half_precision_check import HalfPrecisionCheck
 from tfdist.transport.interfaces import Group, World
 
 

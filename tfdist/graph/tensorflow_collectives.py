@@ -22,9 +22,9 @@ from tfdist.core.settings import NCCL, SettingsError
 from tfdist.core.system import processors
 from tfdist.engine.engines import Bucket
 from tfdist.graph import function_state
+from tfdist.graph.addresses import Ports, own_address, unreachable
 from tfdist.graph.graph_exchange import GraphExchange
 from tfdist.graph.job import Job
-from tfdist.processes.addresses import Ports, own_address, unreachable
 from tfdist.processes.devices import gpus_of_machine
 from tfdist.transport.interfaces import Group, PeerError, World
 

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdist.core import windows
 from tfdist.core.log import announce, rarely
 from tfdist.core.settings import SettingsError
-from tfdist.core.windows import Windows
 from tfdist.graph.job import Job
+from tfdist.updates import windows
 from tfdist.updates.loss_scaling import averages_behind
 from tfdist.updates.pipeline import GoOn, Pairs, Stage, Update
+from tfdist.updates.windows import Windows
 
 _TIMES = 10.0
 _CAUSES = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfdist.core import learning_rate
+from tfdist.updates import learning_rate
 
 
 class TestLearningRate:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tfdist.core import alignment, buckets
+from tfdist.core import alignment
 from tfdist.engine import _buffers, _layout
+from tfdist.graph import buckets
 
 
 class TestBuckets:
