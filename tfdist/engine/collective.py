@@ -16,19 +16,12 @@ from tfdist.engine._exchange_thread import Worker
 from tfdist.engine.choice import Choice
 from tfdist.engine.exchange import Exchange
 from tfdist.engine.wait_table import WaitTable
+from tfdist.engine.word import Word
 from tfdist.transport.interfaces import Channel, DisagreementError, Group, PeerError
 
-_OVERWRITTEN = 1
-_ABSENT = 2
-_STOPS = 4
-_EVALUATES = 8
-_ENDS_EPOCH = 16
-_ASKS = 32
-_SET_AT, _SET_COUNTS = 64, 8  # bits above the flags: how often the script has set trained variables
-_SETS = -1  # in place of flags, before a step
+_SETS = -1  # in place of a word, before a step
 _PARTS = 1 << 12  # exchanges of a collective, and sizes of those whose sizes change, at most
 _OPENED: dict[tuple[int, ...], int] = {}  # number of collectives, of all groups of the same ranks
-_FLAG_BITS = 9  # lowest bits of the number that a rank sends with its arrival; its note is above them
 
 _LOOKED_AT = (
     "rank {} evaluates {} without applying it, while rank {} applies it in a training step. All ranks must run the "
@@ -180,21 +173,26 @@ class Collective:
         assert self.channel is not None
         if number == 0:
             self.step += 1
-        own = (_OVERWRITTEN if self.overwritten else 0) | (_ABSENT if self.absent else 0)
-        own |= (_STOPS if self.stop.mine else 0) | (_EVALUATES if self.evaluates else 0)
-        own |= (_ENDS_EPOCH if self.ends_epoch.mine else 0) | (_ASKS if self.asks else 0)
-        own |= self.times_set % _SET_COUNTS * _SET_AT
-        own |= 0 if number else self.note << _FLAG_BITS
+        own = Word(
+            self.overwritten,
+            self.absent,
+            self.stop.mine,
+            self.evaluates,
+            self.ends_epoch.mine,
+            self.asks,
+            self.times_set,
+            0 if number else self.note,
+        ).packed()
         self.channel.background = self.deferred
         place, notes = f"{self.name}, step {self.step}, {what}", self._times(self.step, number)
-        flags = self.channel.arrive(place, own, size_bytes, notes)
-        while number == 0 and _SETS in flags:  # this rank has not set variables, and comes first to the exchange
-            flags = self.channel.arrive(place, own, size_bytes, notes)
+        words = self.channel.arrive(place, own, size_bytes, notes)
+        while number == 0 and _SETS in words:  # this rank has not set variables, and comes first to the exchange
+            words = self.channel.arrive(place, own, size_bytes, notes)
         if notes and self.wait_table is not None:
             announce(self.wait_table.end(self.channel.notes, self.name, self.described(), self.step))
         if number == 0:
             self._place = what, size_bytes
-            self._hear(own, flags)
+            self._hear(own, words)
 
     def meet_before(self) -> bool:
         """Tell all ranks, before a step, that this rank's script has set trained variables.
@@ -215,28 +213,30 @@ class Collective:
         due = self.wait_table is not None and self.wait_table.due(step, number)
         return self.wait_table.times() if self.wait_table is not None and due else ()
 
-    def _hear(self, own: int, flags: Sequence[int]) -> None:
-        said = {own} if flags.count(own) == len(flags) else set(flags)  # there may be thousands of ranks
-        absent = any(flag & _ABSENT for flag in said)
-        self.present = [r for r, flag in enumerate(flags) if not flag & _ABSENT] if absent else self._everybody
-        if len({flag & _EVALUATES for flag in said if not flag & _ABSENT}) > 1:
-            evaluating = next(r for r in self.present if flags[r] & _EVALUATES)
-            applying = next(r for r in self.present if not flags[r] & _EVALUATES)
+    def _hear(self, own: int, words: Sequence[int]) -> None:
+        different = {own} if words.count(own) == len(words) else set(words)  # there may be thousands of ranks
+        said = {number: Word.unpacked(number) for number in different}
+        present = [word for word in said.values() if not word.absent]
+        self.present = (
+            self._everybody if len(present) == len(said) else [r for r, w in enumerate(words) if not said[w].absent]
+        )
+        if len({word.evaluates for word in present}) > 1:
+            evaluating = next(r for r in self.present if said[words[r]].evaluates)
+            applying = next(r for r in self.present if not said[words[r]].evaluates)
             ranks = self.group.ranks
             raise DisagreementError(_LOOKED_AT.format(ranks[evaluating], self.name, ranks[applying]))
-        sets = {(flag // _SET_AT % _SET_COUNTS, flag & _OVERWRITTEN) for flag in said if not flag & _ABSENT}
-        set_apart = len(sets) > 1
+        set_apart = len({(word.times_set, word.overwritten) for word in present}) > 1
         # The rest of a call's steps, too: its caller shares the values after it, and resets ``root_only``.
         before = self.root_only and not self.deferred
-        root_only = before or set_apart or any(flag & _OVERWRITTEN for flag in said)
+        root_only = before or set_apart or any(word.overwritten for word in said.values())
         notes: list[int] | None = None
         if self.note and not root_only:
-            found = [flags[rank] >> _FLAG_BITS for rank in self.present]
+            found = [said[words[rank]].note for rank in self.present]
             notes = found if all(found) else []
         self._said = _Said(
-            any(flag & _STOPS for flag in said),
-            any(flag & _ENDS_EPOCH for flag in said),
-            any(flag & _ASKS for flag in said),
+            any(word.stops for word in said.values()),
+            any(word.ends_epoch for word in said.values()),
+            any(word.asks for word in said.values()),
             root_only,
             set_apart,
             notes,

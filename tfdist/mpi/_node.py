@@ -13,7 +13,7 @@ from tfdist.core.topology import Shard
 from tfdist.core.wires import Wire
 from tfdist.mpi._messages import Wait
 from tfdist.mpi._reduction import InterNodeReductions
-from tfdist.mpi._shared_memory import LINE_BYTES, Segments
+from tfdist.mpi._shared_memory import ROW_BYTES, Segments
 from tfdist.processes.mapped_memory import TABLE_NUMBERS, MappedMemory
 from tfdist.transport.interfaces import Sums
 from tfdist.transport.one_process import Final
@@ -44,7 +44,7 @@ class MpiNode:
         pids: Sequence[int],
     ) -> None:
         # The barriers come first: their memory must be zero, and only the beginning of a window is.
-        self._lines, self._barrier = segments.lines(), segments.lines()
+        self._arrivals, self._barrier = segments.barrier(), segments.barrier()
         self._detector = detector
         self._area = 0
         self._reductions = reductions
@@ -59,7 +59,7 @@ class MpiNode:
     @staticmethod
     def needed_bytes(small_bytes: int) -> int:
         """Return the shared memory that a node takes of each rank, with staging areas of this size."""
-        return 2 * aligned(2 * LINE_BYTES) + aligned(8 * TABLE_NUMBERS) + 2 * aligned(small_bytes)
+        return 2 * aligned(2 * ROW_BYTES) + aligned(8 * TABLE_NUMBERS) + 2 * aligned(small_bytes)
 
     def enter(self) -> None:
         self._barrier.enter(())
@@ -70,9 +70,9 @@ class MpiNode:
 
     def bring(self, numbers: Sequence[int], wait: Wait) -> list[list[int]]:
         """Exchange numbers among the node's ranks, for whom ``wait`` waits. Return the numbers of each rank."""
-        self._lines.enter(numbers)
-        wait(self._lines)
-        return self._lines.read(len(numbers))
+        self._arrivals.enter(numbers)
+        wait(self._arrivals)
+        return self._arrivals.read(len(numbers))
 
     def next_area(self) -> int:
         self._area = 1 - self._area

@@ -1,6 +1,6 @@
 """Shared memory of a node's ranks: barriers that carry numbers, and segments of memory for sums.
 
-Each rank owns a segment that all ranks of its node see. At a barrier each rank writes a line of numbers. Small
+Each rank owns a segment that all ranks of its node see. At a barrier each rank writes a row of numbers. Small
 tensors are added in two staging areas, which take turns, so that a slightly late rank does not delay the others.
 """
 
@@ -17,39 +17,39 @@ from tfdist.core.system import SHARED_MEMORY, mapped_files
 
 # Name of a rank's shared memory in MPICH, which stays behind unless the rank reaches MPI_Finalize.
 _NAMED = rf"{SHARED_MEMORY}/mpich_shm_\S+"
-LINE_NUMBERS = 8
-LINE_BYTES = 8 * LINE_NUMBERS
+ROW_NUMBERS = 8
+ROW_BYTES = 8 * ROW_NUMBERS
 
 
-class Lines:
-    """A barrier of a node's ranks, at which each rank writes a line of numbers and reads the lines of all.
+class Barrier:
+    """A barrier of a node's ranks, at which each rank writes a row of numbers and reads the rows of all.
 
-    A rank writes the number of its turn last. It uses two lines in turn. So a rank that is one turn ahead does not
-    overwrite a line that a slower rank still reads. No rank can be two turns ahead.
+    A rank writes the number of its turn last. It uses two rows in turn. So a rank that is one turn ahead does not
+    overwrite a row that a slower rank still reads. No rank can be two turns ahead.
 
     Args:
-      memory: for each rank of the node 2 x LINE_BYTES bytes, zero at the start.
+      memory: for each rank of the node 2 x ROW_BYTES bytes, zero at the start.
       index: index of this rank on the node.
       sync: function that executes a memory barrier.
     """
 
     def __init__(self, memory: Sequence[np.ndarray], index: int, sync: Callable[[], None]) -> None:
-        both = [m.view(np.int64).reshape(2, LINE_NUMBERS) for m in memory]
+        both = [m.view(np.int64).reshape(2, ROW_NUMBERS) for m in memory]
         # Scalars of a memoryview take a third of the time of NumPy's.
-        self._turns = [[line.data.cast("B").cast("q") for line in lines] for lines in both]
+        self._turns = [[row.data.cast("B").cast("q") for row in rows] for rows in both]
         self._index = index
         self._sync = sync
         self._turn = 0
         self._missing: list[int] = []
 
     def enter(self, numbers: Sequence[int]) -> None:
-        """Begin a turn with this rank's numbers (fewer than LINE_NUMBERS). Collective: the node's ranks."""
+        """Begin a turn with this rank's numbers (fewer than ROW_NUMBERS). Collective: the node's ranks."""
         self._turn += 1
-        line = self._turns[self._index][self._turn % 2]
+        row = self._turns[self._index][self._turn % 2]
         for place, number in enumerate(numbers, 1):
-            line[place] = number
+            row[place] = number
         self._sync()
-        line[0] = self._turn
+        row[0] = self._turn
         self._sync()
         self._missing = [i for i in range(len(self._turns)) if i != self._index]
 
@@ -66,7 +66,7 @@ class Lines:
     def read(self, count: int) -> list[list[int]]:
         """Return the first ``count`` numbers of each rank, in the order of the ranks."""
         parity = self._turn % 2
-        return [lines[parity][1 : 1 + count].tolist() for lines in self._turns]
+        return [rows[parity][1 : 1 + count].tolist() for rows in self._turns]
 
 
 class Segments:
@@ -94,9 +94,9 @@ class Segments:
         """Number of ranks of the node."""
         return len(self._memory)
 
-    def lines(self) -> Lines:
+    def barrier(self) -> Barrier:
         """Return a new barrier."""
-        return Lines(self.each(2 * LINE_BYTES), self.index, self._sync)
+        return Barrier(self.each(2 * ROW_BYTES), self.index, self._sync)
 
     def each(self, size_bytes: int) -> list[np.ndarray]:
         """Return the next bytes of every rank's segment, aligned."""

@@ -113,9 +113,9 @@ class Windows:
         self._detector = detector
         self._segments: Segments | None = None
         self._told = False
-        # Its ``Sync`` is a memory barrier, which Python does not have.
-        self._barrier = MPI.Win.Allocate_shared(8, 1, MPI.INFO_NULL, MPI.COMM_SELF)
-        self._barrier.Lock_all()
+        # A window of its own, whose ``Sync`` is a memory barrier: Python has none.
+        self._fence = MPI.Win.Allocate_shared(8, 1, MPI.INFO_NULL, MPI.COMM_SELF)
+        self._fence.Lock_all()
         self.pids = pids
 
     def segments(self, size_bytes: int) -> Segments | None:
@@ -142,9 +142,9 @@ class Windows:
         if reason or memory is None:
             return None, reason
         memory[self._node.rank][:] = 0  # touched now, in its rank's processor's memory, not in the first step
-        self._barrier.Sync()
+        self._fence.Sync()
         self._node.Barrier()
-        return Segments(list(memory), self._node.rank, self._barrier.Sync), ""
+        return Segments(list(memory), self._node.rank, self._fence.Sync), ""
 
     def _obstacle(self, size_bytes: int) -> str:
         place = memory_folder()

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,54 +26,12 @@ from tfdist.core.system import yield_processor
 from tfdist.processes.process_state import GONE
 from tfdist.transport._long_wait import LongWait, Request, WaitOptions
 from tfdist.transport.awake import RunningSeconds
+from tfdist.transport.blocking_call import BlockingCall, watched
 from tfdist.transport.callers import Callers
 from tfdist.transport.interfaces import PeerError
 from tfdist.transport.saves import Position
 from tfdist.transport.state_line import Held, States
 from tfdist.transport.whereabouts import lost
-
-
-class BlockingCall:
-    """A blocking call, in the form of a request.
-
-    Args:
-      late: function that another thread calls if the call has not returned after ``seconds``; it continues to wait.
-      seconds: time until ``late`` is called.
-    """
-
-    def __init__(self, late: Callable[[BlockingCall], None], seconds: float) -> None:
-        self._late, self._seconds = late, seconds
-        self.returned = threading.Event()
-        _submitted.put(self)
-        _start()
-
-    def Test(self) -> bool:  # noqa: N802 (as mpi4py.MPI.Request)
-        return self.returned.is_set()
-
-    def watch(self) -> None:
-        """Wait for the call, in the other thread."""
-        if not self.returned.wait(self._seconds):
-            self._late(self)
-
-
-_submitted: queue.SimpleQueue[BlockingCall] = queue.SimpleQueue()
-_starting = threading.Lock()
-_thread: threading.Thread | None = None
-
-
-def _start() -> None:
-    """Start one thread for all calls, at the first: at the end of a program Python does not start threads any more."""
-    global _thread
-    with _starting:
-        if _thread is None:
-            _thread = threading.Thread(target=_work, name="tfdist deadline", daemon=True)
-            _thread.start()
-
-
-def _work() -> None:
-    while True:
-        _submitted.get().watch()
-
 
 _ANNOUNCE_SECONDS = 1.0
 _YIELDING_SECONDS = 1e-4  # a peer in step comes within this time; longer yielding takes a core from computation
@@ -83,15 +40,6 @@ _LONGEST_NAP_SECONDS = 1e-3
 _RETURN_SECONDS = 5.0  # for a library's call to return after ``give_up``
 
 _RUNNING = ("running", "")
-
-
-@contextlib.contextmanager
-def _watched(late: Callable[[BlockingCall], None]) -> Iterator[None]:
-    call = BlockingCall(late, _ANNOUNCE_SECONDS)
-    try:
-        yield
-    finally:
-        call.returned.set()
 
 
 class StallDetector:
@@ -298,7 +246,7 @@ class StallDetector:
             except Exception as error:
                 self.end_job(error)
 
-        with _watched(late):
+        with watched(late, _ANNOUNCE_SECONDS):
             yield
 
     @contextlib.contextmanager
@@ -324,7 +272,7 @@ class StallDetector:
                         self.end_job(error)
                     return
 
-        with _watched(late):
+        with watched(late, _ANNOUNCE_SECONDS):
             yield
 
     def end_job(self, error: Exception) -> None:

@@ -18,7 +18,7 @@ import pytest
 from tests.launch import ROOT, Finished, mpirun
 from tests.tfdist.sgd_step import STEP
 from tfdist.core import system
-from tfdist.mpi._shared_memory import LINE_BYTES, Lines
+from tfdist.mpi._shared_memory import ROW_BYTES, Barrier
 
 ELSEWHERE = """
 import ctypes, importlib.util, os, sys
@@ -123,10 +123,10 @@ def test_answers_without_linux(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 def test_barriers_order_what_the_ranks_share() -> None:
     """On a weakly ordered processor a rank may see another rank's turn before its numbers, but for memory barriers."""
-    memory = [np.zeros(2 * LINE_BYTES, np.uint8) for _ in range(2)]
+    memory = [np.zeros(2 * ROW_BYTES, np.uint8) for _ in range(2)]
     seen: list[tuple[int, int]] = []  # (turn, number) of rank 0's line, at each memory barrier
     first, second = (
-        Lines(memory, index, lambda: seen.append(tuple(memory[0].view(np.int64).reshape(2, -1)[1, :2].tolist())))
+        Barrier(memory, index, lambda: seen.append(tuple(memory[0].view(np.int64).reshape(2, -1)[1, :2].tolist())))
         for index in range(2)
     )
     first.enter([7])

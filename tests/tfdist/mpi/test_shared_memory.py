@@ -19,15 +19,15 @@ class TestLines:
         wrong: list[str] = []
 
         def run(rank: int) -> None:
-            lines = Segments(memory, rank, lambda: None).lines()
+            barrier = Segments(memory, rank, lambda: None).barrier()
             delays = random.Random(rank)
             for turn in range(300):
-                lines.enter([turn, rank])
-                while not lines.Test():
+                barrier.enter([turn, rank])
+                while not barrier.Test():
                     time.sleep(0)
                 expected = [[turn, r] for r in range(ranks)]
-                if lines.read(2) != expected:
-                    wrong.append(f"rank {rank}, turn {turn}: {lines.read(2)}")
+                if barrier.read(2) != expected:
+                    wrong.append(f"rank {rank}, turn {turn}: {barrier.read(2)}")
                 if delays.random() < 0.05:
                     time.sleep(0.001)
 
