@@ -141,7 +141,7 @@ FAULTS = (
         ("failed:", "No space left on device"),
     ),
     Fault("full stdout of the launcher", "print('x' * 100_000, flush=True)", (), stdout="/dev/full"),
-    Fault("full /dev/shm", "pass", (*_WELL, "/dev/shm has"), ends=True, shm_megabytes=24),
+    Fault("full /dev/shm", "pass", (*_WELL, "/dev/shm has"), ends=True, shm_megabytes=3),
     Fault("fork", "os.fork() or sys.exit(0)", _WELL, ends=True),
     Fault(
         "spawn",
