@@ -22,6 +22,7 @@ _SECONDS = 90.0
 _NO_FOLDER, _NO_COMMAND = 79, 127
 _PORT = 47613  # any port, as MPI chooses any; if no process listens there, the host answers all the same
 _CONNECT_SECONDS = 4.0
+_WAY_TO = "way to "
 # Facts that must be the same on all hosts.
 _SAME = {
     **{"python": "Python", "tfdist": "tfdist", "tensorflow": "TensorFlow", "numpy": "NumPy", "mpi4py": "mpi4py"},
@@ -47,11 +48,13 @@ def examine(hosts: Sequence[Host], here: Mapping[str, Any]) -> Iterator[Finding]
     others = [name for name in names if not is_here(name)]
     begin = f"cd {shlex.quote(os.getcwd())} || exit {_NO_FOLDER}; {set_path}exec {shlex.quote(sys.executable)}"
     line = f"{begin} -m tfdist {REPORT} {' '.join(every)}"
-    for name, answer in reach.ask(others, line, ("ssh",), _SECONDS).items():
-        yield from _of_answer(name, answer, here)
+    answers = reach.ask(others, line, ("ssh",), _SECONDS)
+    silent = [_WAY_TO + name for name, answer in answers.items() if answer.problem]
+    for name, answer in answers.items():
+        yield from _of_answer(name, answer, here, silent)
 
 
-def _of_answer(name: str, answer: reach.Answer, here: Mapping[str, Any]) -> Iterator[Finding]:
+def _of_answer(name: str, answer: reach.Answer, here: Mapping[str, Any], ignored: Sequence[str]) -> Iterator[Finding]:
     told = [line for line in answer.output if line.startswith('{"facts"')]
     last = answer.errors[-1] if answer.errors else "it said nothing"
     if answer.problem:
@@ -67,7 +70,9 @@ def _of_answer(name: str, answer: reach.Answer, here: Mapping[str, Any]) -> Iter
     else:
         report = json.loads(told[-1])
         yield from _compared(name, report["facts"], here)
-        yield from (Finding(state, name, f"{what}: {said}") for state, what, said in report["findings"] if state != OK)
+        for state, what, said in report["findings"]:
+            if state != OK and what not in ignored:  # a host that is down is no problem of another one
+                yield Finding(state, name, f"{what}: {said}")
 
 
 def _compared(name: str, facts: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[Finding]:
@@ -95,7 +100,7 @@ def ways(names: Sequence[str]) -> list[Finding]:
     others = [name for name in names if not is_here(name)]
     with ThreadPoolExecutor(min(64, max(1, len(others)))) as pool:
         told = pool.map(_way, others)
-    return [Finding(FIX, "network", words) for words in told if words]
+    return [Finding(FIX, _WAY_TO + name, words) for name, words in zip(others, told, strict=True) if words]
 
 
 def _way(name: str) -> str:
@@ -103,16 +108,16 @@ def _way(name: str) -> str:
     try:
         address = str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
     except OSError:
-        return f"does not know the name {name}: put it into /etc/hosts or DNS there"
+        return "the name is not known there: put it into /etc/hosts or DNS"
     if address.startswith("127.") or address == "::1":
-        return f"takes {name} for itself ({address}): give {name} its own address in /etc/hosts there"
+        return f"the host takes {name} for itself ({address}): give {name} its own address in /etc/hosts there"
     try:
         socket.create_connection((address, _PORT), _CONNECT_SECONDS).close()
     except (ConnectionRefusedError, ConnectionResetError):
         pass
     except OSError as error:
         why = error.strerror or error
-        return f"there is no way to {name} ({address}: {why}): look at routes and firewalls. Ranks connect on any port"
+        return f"there is none ({address}: {why}): look at routes and firewalls. Ranks connect on any port"
     return ""
 
 

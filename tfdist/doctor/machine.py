@@ -166,7 +166,7 @@ def _mapped_memory() -> Finding:
 
 
 def _disk() -> Finding:
-    place = tempfile.gettempdir()
+    place = environment.variables().get("TMPDIR") or "/tmp"  # tempfile returns another one if this is full
     try:
         free = shutil.disk_usage(place).free / _MIB
         with tempfile.TemporaryFile(dir=place) as file:

@@ -58,9 +58,9 @@ def ask(hosts: Sequence[str], line: str, ssh: Sequence[str], seconds: float) -> 
             return Answer(f"{host}: {ssh[0]} cannot be started ({error.strerror}); {remedy}")
         output, errors = (tuple(os.fsdecode(stream).splitlines()) for stream in (done.stdout, done.stderr.strip()))
         if done.returncode == _FAILED:
-            told = errors[-1] if errors else "it said nothing"
-            lasts = any(_LASTS.search(said) for said in errors)
-            return Answer(f"{host}: cannot be reached ({told}); {remedy}", passes=not lasts)
+            lasting = [said.strip("@ ") for said in errors if _LASTS.search(said)]
+            told = [*errors[-1:], *lasting[:1]][-1] if errors else "it said nothing"
+            return Answer(f"{host}: cannot be reached ({told}); {remedy}", passes=not lasting)
         return Answer(code=done.returncode, output=output, errors=errors)
 
     with ThreadPoolExecutor(max_workers=min(64, max(1, len(hosts)))) as pool:
