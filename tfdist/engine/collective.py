@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from tfdist.core.flight_recorder import Recorder
 from tfdist.core.log import announce, trace
 from tfdist.engine._exchange_thread import Worker
 from tfdist.engine.choice import Choice
 from tfdist.engine.exchange import Exchange
 from tfdist.engine.wait_table import WaitTable
 from tfdist.engine.word import Word
+from tfdist.record.flight_recorder import Recorder
 from tfdist.transport.interfaces import Channel, DisagreementError, Group, PeerError
 
 _SETS = -1  # in place of a word, before a step

@@ -8,11 +8,11 @@ from typing import Protocol
 
 import numpy as np
 
-from tfdist.core.flight_recorder import Span
 from tfdist.core.reduce_ops import Op
 from tfdist.core.wires import PLAIN, Format, Wire
 from tfdist.engine._buffers import Allocate
 from tfdist.engine._layout import Piece
+from tfdist.record.flight_recorder import Span
 from tfdist.transport.interfaces import Channel
 
 
