@@ -48,7 +48,10 @@ class SpanOwner(Protocol):
     """The owner of spans: a collective operation."""
 
     name: str
-    step: int
+
+    @property
+    def step(self) -> int:
+        """Number of its step, from 1."""
 
 
 class Recorder(Protocol):
