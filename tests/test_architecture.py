@@ -17,8 +17,9 @@ MODULES = {
 
 # From bottom to top: the modules of a line may import modules of the lines before it, and of their own package.
 ROOMS = {
-    "tfdist": "compat core, processes, transport, mpi engine, graph, variables, training, updates, hooks, start, "
-    "api api_collectives api_ddl api_updates schedules ddl_keras extend, __init__, keras horovod doctor, __main__",
+    "tfdist": "compat core, record, processes, transport, mpi engine, graph, variables, training, updates, hooks, "
+    "start, api api_collectives api_ddl api_updates schedules ddl_keras extend, __init__, keras horovod doctor, "
+    "__main__",
     "tfdist.horovod": "named, _state, process_sets, _tensors ops compression sync_batch_norm, functions, "
     "collectives rank_ops basics _reduction, optimizers elastic, mpi_ops, __init__, keras, names",
     "nmt": "core, text demo, model, reporting scoring, checkpoints search, train, options, runs, "
@@ -28,9 +29,8 @@ ROOMS = {
 }
 PUBLIC = {f"tfdist.{module}" for module in ("__init__", "extend", "keras", "schedules")}
 ALLOWED_INSIDE = {"nmt.model.lstm.loop_kernel": {"tensorflow.python.util"}}
-BESIDE = {  # neither is one of the ranks
+BESIDE = {  # it is none of the ranks
     "tfdist.launch": {"tfdist.core", "tfdist.launch", "tfdist.processes"},
-    "tfdist.trace": {"tfdist.core", "tfdist.trace"},
 }
 
 

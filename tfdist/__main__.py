@@ -1,6 +1,6 @@
 """``python -m tfdist``, on one process or under mpirun: check what a job needs. See ``tfdist.doctor``.
 
-``python -m tfdist trace FILES`` is another command: see ``tfdist.trace``.
+``python -m tfdist trace FILES`` is another command: see ``tfdist.record``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tfdist.core.own_programs import LOADED_BEFORE
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["trace"]:
-        from tfdist.trace.command import main as trace
+        from tfdist.record.command import main as trace
 
         sys.exit(trace(sys.argv[2:]))
     from tfdist.doctor.command import main

@@ -124,7 +124,7 @@ class Process:
         if not timeline:
             recorder.close(keep=code != 0)
         elif job.world.rank == 0:
-            from tfdist.trace.timeline import put_together
+            from tfdist.record.timeline import put_together
 
             put_together(timeline, job.world.size)
 

@@ -41,8 +41,8 @@ from tests.named import subtest
 from tfdist.core import reduce_ops
 from tfdist.core.topology import Topology
 from tfdist.engine import sparse_rows
-from tfdist.engine.choice import Choice
 from tfdist.engine.collective import Collective
+from tfdist.engine.engines import Choice
 from tfdist.engine.sparse_rows import Rows, Table
 
 SIZE, RANK = tfdist.size(), tfdist.rank()

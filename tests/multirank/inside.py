@@ -20,12 +20,12 @@ import numpy as np
 import tfdist
 from tfdist.core.settings import Settings
 from tfdist.core.topology import Topology
+from tfdist.engine._mpi_engine import MpiEngine
 from tfdist.engine._node_sum import NodeSumEngine
 from tfdist.engine._small_buckets import SmallBucketEngine
 from tfdist.engine.all_reduce import AllReduce
-from tfdist.engine.choice import Choice
 from tfdist.engine.collective import Collective
-from tfdist.engine.engines import Bucket
+from tfdist.engine.engines import Bucket, Choice
 from tfdist.graph.job import Job, Reducer
 from tfdist.mpi._reduction import InterNodeReductions
 from tfdist.start import process
@@ -62,17 +62,17 @@ def job() -> Job:
 
 def mapped(threads: int = 1, smallest_bytes: int = 0) -> Choice:
     """Return the choice that uses memory which the ranks map, for buckets from a size on."""
-    return Choice(large=NodeSumEngine(threads, smallest_bytes))
+    return Choice(MpiEngine(), large=NodeSumEngine(threads, smallest_bytes))
 
 
 def at_once() -> Choice:
     """Return the choice in which each rank reduces small buckets itself; the rest goes through MPI."""
-    return Choice(small=SmallBucketEngine(1 << 16, nodes() > 1))
+    return Choice(MpiEngine(), small=SmallBucketEngine(1 << 16, nodes() > 1))
 
 
 def through_mpi() -> Choice:
     """Return the choice that sends everything through MPI."""
-    return Choice()
+    return Choice(MpiEngine())
 
 
 def all_reduce(what: str, op: Any, dtype: Any, sizes: Any) -> AllReduce:

@@ -1,1 +1,1 @@
-"""Core: settings, environment, log, flight recorder, topology, reduce operations. Imports no other part of tfdist."""
+"""Core: settings, environment, log, topology, reduce operations. Imports no other part of tfdist."""

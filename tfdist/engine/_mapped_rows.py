@@ -14,7 +14,7 @@ from tfdist.core import reduce_ops
 from tfdist.core.alignment import aligned
 from tfdist.engine import _layout, _node_sum
 from tfdist.engine._buffers import Buffers, capacity
-from tfdist.engine.engines import AllReduceContext
+from tfdist.engine.engines import Context
 from tfdist.processes.mapped_memory import STAGING
 from tfdist.transport.interfaces import Node
 
@@ -48,7 +48,7 @@ class MappedRows:
             np.copyto(target[1], source[1])
         self._node.memory.publish(STAGING, staging)
 
-    def merge(self, context: AllReduceContext, chosen: Sequence[int], counts: np.ndarray, divisor: int) -> list[Rows]:
+    def merge(self, context: Context, chosen: Sequence[int], counts: np.ndarray, divisor: int) -> list[Rows]:
         """Add the ranks' rows in the order of the ranks and divide, after all have arrived. Collective: all ranks.
 
         Args:
@@ -85,12 +85,12 @@ class MappedRows:
         self._own = ()
         return merged
 
-    def _meet(self, context: AllReduceContext, what: str) -> None:
+    def _meet(self, context: Context, what: str) -> None:
         with context.span("wait for rows", self._what):
             self._node.enter()
             self._node.wait(context.place(f"{self._what}, {what}"))
 
-    def _brought(self, context: AllReduceContext, counts: np.ndarray) -> list[list[Rows]]:
+    def _brought(self, context: Context, counts: np.ndarray) -> list[list[Rows]]:
         """Return each rank's rows of each table, in the order of the ranks."""
         theirs = _node_sum.staged(context, self._what, self._node)
         rank = self._node.ranks[self._node.index]

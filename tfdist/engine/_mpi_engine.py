@@ -10,7 +10,7 @@ from tfdist.core import reduce_ops
 from tfdist.core.alignment import padded
 from tfdist.engine import _layout
 from tfdist.engine._buffers import private
-from tfdist.engine.engines import AllReduceContext, Bucket, BucketAllReduce, Lost
+from tfdist.engine.engines import Bucket, BucketAllReduce, Context, Lost
 from tfdist.transport.interfaces import Channel
 
 
@@ -41,7 +41,7 @@ class _InOneBuffer:
 
     def run(
         self,
-        context: AllReduceContext,
+        context: Context,
         sources: Sequence[np.ndarray],
         whole: np.ndarray,
         targets: Sequence[np.ndarray],

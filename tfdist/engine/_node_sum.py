@@ -18,7 +18,7 @@ import numpy as np
 from tfdist.core import reduce_ops
 from tfdist.engine import _layout
 from tfdist.engine._buffers import BUFFERS
-from tfdist.engine.engines import AllReduceContext, Bucket, BucketAllReduce, Lost
+from tfdist.engine.engines import Bucket, BucketAllReduce, Context, Lost
 from tfdist.processes.mapped_memory import RESULTS, STAGING, Memory
 from tfdist.transport.interfaces import Channel, Node, PeerError
 
@@ -90,7 +90,7 @@ class _NodeSum:
 
     def run(
         self,
-        context: AllReduceContext,
+        context: Context,
         sources: Sequence[np.ndarray],
         whole: np.ndarray,
         targets: Sequence[np.ndarray],
@@ -103,7 +103,7 @@ class _NodeSum:
             self._node.wait(context.place(f"{self._what}, copied"))
         self._node.memory.withdraw()
 
-    def _add(self, context: AllReduceContext, sources: Sequence[np.ndarray], whole: np.ndarray, divisor: int) -> None:
+    def _add(self, context: Context, sources: Sequence[np.ndarray], whole: np.ndarray, divisor: int) -> None:
         node, present = self._node, set(context.present)
         sums = node.begin(whole, self._op, context.place(f"{self._what}, nodes"), self._wire)
         brought = {i: area[: whole.nbytes].view(whole.dtype) for i, area in staged(context, self._what, node).items()}
@@ -154,7 +154,7 @@ class Results:
         """Publish this rank's buffer for this step."""
         self._memory.publish(RESULTS, next(m for m in self._own if np.may_share_memory(m.array, whole)))
 
-    def of_others(self, context: AllReduceContext, whole: np.ndarray) -> list[np.ndarray]:
+    def of_others(self, context: Context, whole: np.ndarray) -> list[np.ndarray]:
         """Return the other ranks' buffers for this step, cut to the size of this rank's."""
         found = []
         for other, known in self._theirs.items():
@@ -169,7 +169,7 @@ class Results:
         return found
 
 
-def staged(context: AllReduceContext, what: str, node: Node) -> dict[int, np.ndarray]:
+def staged(context: Context, what: str, node: Node) -> dict[int, np.ndarray]:
     """Return the staging memory of each other rank of the node, uint8, by its number there.
 
     All map it, also of ranks that do not contribute: its file is closed after the exchange.
@@ -183,7 +183,7 @@ def staged(context: AllReduceContext, what: str, node: Node) -> dict[int, np.nda
 
 
 @contextlib.contextmanager
-def _peer_errors(context: AllReduceContext, what: str, rank: int) -> Iterator[None]:
+def _peer_errors(context: Context, what: str, rank: int) -> Iterator[None]:
     """Turn an OSError into a PeerError, while another rank's memory is mapped."""
     try:
         yield

@@ -11,7 +11,7 @@ from tfdist.core import reduce_ops
 from tfdist.core.alignment import ALIGNMENT_BYTES
 from tfdist.engine import _layout
 from tfdist.engine._buffers import private
-from tfdist.engine.engines import AllReduceContext, Bucket, BucketAllReduce, Lost
+from tfdist.engine.engines import Bucket, BucketAllReduce, Context, Lost
 from tfdist.transport.interfaces import SMALL_BYTES, Channel
 
 _ATTACHMENT_BYTES = 1 << 17  # limit for one bucket on all ranks together; on one machine SMALL_BYTES
@@ -66,7 +66,7 @@ class _SmallBucket:
 
     def run(
         self,
-        context: AllReduceContext,
+        context: Context,
         sources: Sequence[np.ndarray],
         whole: np.ndarray,
         targets: Sequence[np.ndarray],

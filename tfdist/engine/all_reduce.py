@@ -8,8 +8,7 @@ import numpy as np
 
 from tfdist.engine import _layout
 from tfdist.engine._buffers import Buffers
-from tfdist.engine.engines import Bucket, BucketAllReduce, Engine
-from tfdist.engine.exchange import ExchangeContext
+from tfdist.engine.engines import Bucket, BucketAllReduce, Context, Engine
 
 
 class AllReduce:
@@ -43,7 +42,7 @@ class AllReduce:
         self._arrays: Sequence[np.ndarray] = ()
         self._parts: list[np.ndarray] = []
 
-    def open(self, context: ExchangeContext) -> None:
+    def open(self, context: Context) -> None:
         """Choose the engine, and open it for the bucket."""
         self.engine, self._opened = context.choice.open(self._bucket, context.channel, self.tuned)
         self._buffers = Buffers(self._opened.allocate)
@@ -81,7 +80,7 @@ class AllReduce:
             )
         self.load([np.zeros(size, self._bucket.dtype) for size in self._bucket.sizes])
 
-    def communicate(self, context: ExchangeContext) -> None:
+    def communicate(self, context: Context) -> None:
         """Wait for all ranks and combine."""
         assert self._opened is not None
         arrays, self._arrays = self._arrays, ()

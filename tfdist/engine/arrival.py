@@ -12,8 +12,7 @@ import numpy as np
 
 from tfdist.engine._buffers import capacity
 from tfdist.engine._mapped_rows import union_of
-from tfdist.engine.engines import Bucket
-from tfdist.engine.exchange import ExchangeContext
+from tfdist.engine.engines import Bucket, Context
 from tfdist.engine.sparse_rows import Table
 
 
@@ -40,9 +39,9 @@ class Arrival:
         self.lines: Sequence[str] = [*lines, f"{bucket.what}: {bucket.op} of {bucket.dtype.name} by {by}"]
         self._counts, self._key = np.float64(0), np.int32(0)
 
-    def open(self, context: ExchangeContext) -> None:
+    def open(self, context: Context) -> None:
         """Take the key."""
-        self._key = np.int32(context.key())
+        self._key = np.int32(context.key(None))
 
     def load(self, arrays: Sequence[np.ndarray]) -> None:
         """Do nothing: other operations get the tensors."""
@@ -51,7 +50,7 @@ class Arrival:
         """Raise RuntimeError: a rank without data cannot run the operations. (``join.check`` reports this before.)"""
         raise RuntimeError(f"{self.what} is combined by {self.by}, which a rank without data does not run")
 
-    def communicate(self, context: ExchangeContext) -> None:
+    def communicate(self, context: Context) -> None:
         """Wait for all ranks."""
         with context.span("wait", self.what):
             context.arrive(self.what, self.size_bytes)
@@ -92,7 +91,7 @@ class RowArrival(Arrival):
         """Take each table's indices, [rows]; an index may come more than once."""
         self._own = [array.astype(np.int64) for array in arrays]
 
-    def communicate(self, context: ExchangeContext) -> None:
+    def communicate(self, context: Context) -> None:
         """Wait for all ranks, and exchange the indices."""
         super().communicate(context)
         own = self._own if context.contributes else [indices[:0] for indices in self._own]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
 import weakref
 from collections.abc import Hashable, Sequence
@@ -10,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from tfdist.core.flight_recorder import Recorder
 from tfdist.core.log import announce, trace
 from tfdist.engine._exchange_thread import Worker
-from tfdist.engine.choice import Choice
+from tfdist.engine.engines import Choice, Context, Now
 from tfdist.engine.exchange import Exchange
 from tfdist.engine.wait_table import WaitTable
 from tfdist.engine.word import Word
+from tfdist.record.flight_recorder import Recorder
 from tfdist.transport.interfaces import Channel, DisagreementError, Group, PeerError
 
 _SETS = -1  # in place of a word, before a step
@@ -97,7 +98,6 @@ class Collective:
         this object.
       number: number among the collectives that groups of these ranks have opened; the same on all ranks.
       keys: key of an exchange whose size changes, by exchange and size; the same on all ranks.
-      step: number of the step, from 1.
       taken: number of the last step whose exchanges are done, and with ``deferred``, whose results were taken.
       traced: True if each exchange is logged.
       wait_table: table of waits to which this rank's times are added; None: there is none.
@@ -128,7 +128,6 @@ class Collective:
         self.overwritten = False
         self.root_only = False
         self.absent = False
-        self.present: list[int] = []
         self.stop = StopRequest()
         self.ends_epoch = StopRequest()
         self.evaluates = False
@@ -140,7 +139,8 @@ class Collective:
         self.checks: dict[Hashable, Any] = {}
         self.number = 0
         self.keys: dict[tuple[int, int], int] = {}
-        self.step = self.taken = 0
+        self._now = Now(name)
+        self.taken = 0
         self.traced = False
         self.wait_table: WaitTable | None = None
         self.worker = Worker(name)
@@ -150,7 +150,7 @@ class Collective:
         self._place = "", 0  # of the last step's first exchange: what, and its number of bytes
         self._failure: BaseException | None = None
         self._broken = threading.Event()
-        self._contexts: list[_ExchangeContext] = []
+        self._contexts: list[Context] = []
 
     @property
     def tuned(self) -> bool:
@@ -164,15 +164,27 @@ class Collective:
         self.number = _OPENED[ranks] = _OPENED.get(ranks, 0) + 1
         # The channel is closed when the graph or model of this collective is collected.
         weakref.finalize(self, _close, self.channel, self.worker, self._broken).atexit = False
-        self._contexts = [_ExchangeContext(self, number, choice, self.channel) for number in range(len(self.exchanges))]
+        span = self.recorder.spans(self)
+        self._contexts = [
+            Context(
+                self._now,
+                self.channel,
+                choice,
+                self.group.ranks,
+                span,
+                functools.partial(self._arrive, number),
+                functools.partial(self._key, number),
+            )
+            for number in range(len(self.exchanges))
+        ]
         for exchange, context in zip(self.exchanges, self._contexts, strict=True):
             exchange.open(context)
 
-    def arrive(self, number: int, what: str, size_bytes: int = 0) -> None:
+    def _arrive(self, number: int, what: str, size_bytes: int = 0) -> None:
         """Wait for all ranks at one exchange."""
         assert self.channel is not None
         if number == 0:
-            self.step += 1
+            self._now.step += 1
         own = Word(
             self.overwritten,
             self.absent,
@@ -193,6 +205,26 @@ class Collective:
         if number == 0:
             self._place = what, size_bytes
             self._hear(own, words)
+
+    @property
+    def step(self) -> int:
+        """Number of the step, from 1."""
+        return self._now.step
+
+    @property
+    def present(self) -> list[int]:
+        """Ranks of the group whose tensors count in this step."""
+        return self._now.present
+
+    def _key(self, number: int, size: int | None) -> int:
+        of_sizes, first = self.keys, len(self.exchanges)
+        part = number if size is None else of_sizes.setdefault((number, size), first + len(of_sizes))
+        if part >= _PARTS:
+            raise RuntimeError(
+                f"{self.name} has more than {_PARTS} exchanges and sizes of slices: set a larger TFDIST_BUCKET_MB, or "
+                "leave TFDIST_ENGINE out"
+            )
+        return self.number * _PARTS + part
 
     def meet_before(self) -> bool:
         """Tell all ranks, before a step, that this rank's script has set trained variables.
@@ -217,12 +249,12 @@ class Collective:
         different = {own} if words.count(own) == len(words) else set(words)  # there may be thousands of ranks
         said = {number: Word.unpacked(number) for number in different}
         present = [word for word in said.values() if not word.absent]
-        self.present = (
+        self._now.present = (
             self._everybody if len(present) == len(said) else [r for r, w in enumerate(words) if not said[w].absent]
         )
         if len({word.evaluates for word in present}) > 1:
-            evaluating = next(r for r in self.present if said[words[r]].evaluates)
-            applying = next(r for r in self.present if not said[words[r]].evaluates)
+            evaluating = next(r for r in self._now.present if said[words[r]].evaluates)
+            applying = next(r for r in self._now.present if not said[words[r]].evaluates)
             ranks = self.group.ranks
             raise DisagreementError(_LOOKED_AT.format(ranks[evaluating], self.name, ranks[applying]))
         set_apart = len({(word.times_set, word.overwritten) for word in present}) > 1
@@ -231,7 +263,7 @@ class Collective:
         root_only = before or set_apart or any(word.overwritten for word in said.values())
         notes: list[int] | None = None
         if self.note and not root_only:
-            found = [said[words[rank]].note for rank in self.present]
+            found = [said[words[rank]].note for rank in self._now.present]
             notes = found if all(found) else []
         self._said = _Said(
             any(word.stops for word in said.values()),
@@ -245,7 +277,7 @@ class Collective:
             self._take_said()
         self.overwritten, self.asks, self.note, self.times_set = False, False, 0, 0
         if root_only:
-            self.present = self.present[:1]
+            self._now.present = self._now.present[:1]
 
     def _take_said(self) -> None:
         """Take what the ranks have said at the last arrival: in the same step on all ranks."""
@@ -302,43 +334,3 @@ def _close(channel: Channel, worker: Worker, broken: threading.Event) -> None:
     worker.end()
     if not broken.is_set():  # after a failure another rank may still use the channel
         channel.give_back()
-
-
-class _ExchangeContext:
-    """See ``exchange.ExchangeContext``."""
-
-    def __init__(self, collective: Collective, number: int, choice: Choice, channel: Channel) -> None:
-        self._collective = collective
-        self._number = number
-        self.choice = choice
-        self.channel = channel
-        self.span = collective.recorder.spans(collective)
-
-    @property
-    def present(self) -> list[int]:
-        return self._collective.present
-
-    @property
-    def ranks(self) -> Sequence[int]:
-        return self._collective.group.ranks
-
-    @property
-    def contributes(self) -> bool:
-        return self.channel.rank in self.present
-
-    def key(self, size: int | None = None) -> int:
-        collective = self._collective
-        of_sizes, first = collective.keys, len(collective.exchanges)
-        part = self._number if size is None else of_sizes.setdefault((self._number, size), first + len(of_sizes))
-        if part >= _PARTS:
-            raise RuntimeError(
-                f"{collective.name} has more than {_PARTS} exchanges and sizes of slices: set a larger "
-                "TFDIST_BUCKET_MB, or leave TFDIST_ENGINE out"
-            )
-        return collective.number * _PARTS + part
-
-    def place(self, what: str) -> str:
-        return f"{self._collective.name}, step {self._collective.step}, {what}"
-
-    def arrive(self, what: str, size_bytes: int = 0) -> None:
-        self._collective.arrive(self._number, what, size_bytes)

@@ -3,38 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
 
-from tfdist.core.flight_recorder import Span
 from tfdist.core.reduce_ops import Op
 from tfdist.core.wires import PLAIN, Format, Wire
 from tfdist.engine._buffers import Allocate
 from tfdist.engine._layout import Piece
+from tfdist.record.flight_recorder import Span
 from tfdist.transport.interfaces import Channel
-
-
-class AllReduceContext(Protocol):
-    """The part of ``exchange.ExchangeContext`` that an engine needs.
-
-    Attributes:
-      span: records a span for the timeline.
-    """
-
-    span: Span
-
-    @property
-    def present(self) -> list[int]:
-        """The ranks of the group whose tensors count in this step."""
-
-    @property
-    def contributes(self) -> bool:
-        """Whether this rank's tensors count in this step."""
-
-    def place(self, what: str) -> str:
-        """Return a description of this place in the program, for messages."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +66,7 @@ class BucketAllReduce(Protocol):
 
     def run(
         self,
-        context: AllReduceContext,
+        context: Context,
         sources: Sequence[np.ndarray],
         whole: np.ndarray,
         targets: Sequence[np.ndarray],
@@ -105,3 +84,89 @@ class Engine(Protocol):
         Returns:
           The all-reduce of the bucket. None if this engine does not take it.
         """
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """The engines of a job, which are asked in turn for each bucket.
+
+    Attributes:
+      base: engine that takes every bucket, by messages.
+      small: engine for small buckets; None: there is none.
+      large: engine for buckets that the ranks of a node add in mapped memory; None: they cannot map it.
+    """
+
+    base: Engine
+    small: Engine | None = None
+    large: Engine | None = None
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether an engine may use the channel's memory of a node."""
+        return bool(self.small or self.large)
+
+    def open(self, bucket: Bucket, channel: Channel, tuned: bool) -> tuple[Engine, BucketAllReduce]:
+        """Return the engine that takes a bucket, and open it. Collective: the channel's group.
+
+        Args:
+          bucket: the bucket.
+          channel: channel of the bucket's collective.
+          tuned: False if ``base`` must take it.
+        """
+        for engine in filter(None, [*([self.small, self.large] if tuned else []), self.base]):
+            if (opened := engine.open(bucket, channel)) is not None:
+                return engine, opened
+        raise RuntimeError(f"{self.base} does not take {bucket.what}")
+
+
+@dataclasses.dataclass
+class Now:
+    """Where a collective is.
+
+    Attributes:
+      name: name of the collective.
+      step: number of the step, from 1.
+      present: ranks of the group whose tensors count in this step.
+    """
+
+    name: str
+    step: int = 0
+    present: list[int] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What an exchange, and the engine that takes its bucket, get from their collective.
+
+    Attributes:
+      now: where the collective is.
+      channel: channel of the collective.
+      choice: engines for buckets.
+      ranks: ranks of the channel, by their numbers in the job.
+      span: records a span for the timeline.
+      arrive: function (what, number of bytes) that waits for all ranks.
+      key: function (size of this step's tensors, None if it does not change) -> number that identifies the exchange in
+        its group, the same on all ranks. Each size has a number of its own.
+    """
+
+    now: Now
+    channel: Channel
+    choice: Choice
+    ranks: Sequence[int]
+    span: Span
+    arrive: Callable[[str, int], None]
+    key: Callable[[int | None], int]
+
+    @property
+    def present(self) -> list[int]:
+        """The ranks of the group whose tensors count in this step."""
+        return self.now.present
+
+    @property
+    def contributes(self) -> bool:
+        """Whether this rank's tensors count in this step."""
+        return self.channel.rank in self.now.present
+
+    def place(self, what: str) -> str:
+        """Return a description of this place in the program, for messages."""
+        return f"{self.now.name}, step {self.now.step}, {what}"

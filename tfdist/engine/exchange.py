@@ -7,38 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tfdist.engine.choice import Choice
-from tfdist.engine.engines import AllReduceContext
-from tfdist.transport.interfaces import Channel
-
-
-class ExchangeContext(AllReduceContext, Protocol):
-    """What an exchange gets from its collective to meet the other ranks.
-
-    Attributes:
-      channel: channel of the collective.
-      choice: choice of the engine for each bucket.
-    """
-
-    @property
-    def channel(self) -> Channel: ...  # noqa: D102
-
-    @property
-    def choice(self) -> Choice: ...  # noqa: D102
-
-    @property
-    def ranks(self) -> Sequence[int]:
-        """Ranks of the channel, by their numbers in the job."""
-
-    def key(self, size: int | None = None) -> int:
-        """Return a number that identifies the exchange in its group, the same on all ranks.
-
-        Args:
-          size: size of this step's tensors, if it changes from step to step: each size has a number of its own.
-        """
-
-    def arrive(self, what: str, size_bytes: int = 0) -> None:
-        """Wait for all ranks."""
+from tfdist.engine.engines import Context
 
 
 class Exchange(Protocol):
@@ -55,7 +24,7 @@ class Exchange(Protocol):
     lines: Sequence[str]
     tuned: bool
 
-    def open(self, context: ExchangeContext) -> None:
+    def open(self, context: Context) -> None:
         """Prepare the exchange: the ranks have agreed, and the channel is open. Collective."""
 
     def load(self, arrays: Sequence[np.ndarray]) -> None:
@@ -64,7 +33,7 @@ class Exchange(Protocol):
     def load_nothing(self) -> None:
         """Load a substitute for the arguments: this rank has no data any more."""
 
-    def communicate(self, context: ExchangeContext) -> None:
+    def communicate(self, context: Context) -> None:
         """Carry out the exchange. Collective."""
 
     def results(self) -> list[np.ndarray]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tfdist.core import reduce_ops
 from tfdist.core.reduce_ops import Op
-from tfdist.engine.exchange import ExchangeContext
+from tfdist.engine.engines import Context
 from tfdist.transport.interfaces import Channel
 
 
@@ -48,7 +48,7 @@ class CollectiveCall:
         self._function = function
         self._same_size = same_size
 
-    def open(self, context: ExchangeContext) -> None:
+    def open(self, context: Context) -> None:
         """Do nothing."""
 
     def load(self, arrays: Sequence[np.ndarray]) -> None:
@@ -59,7 +59,7 @@ class CollectiveCall:
         """Raise RuntimeError: nothing can replace the arguments."""
         raise RuntimeError(f"{self.what}: tfdist.join cannot stand in for this rank; give all ranks equal data")
 
-    def communicate(self, context: ExchangeContext) -> None:
+    def communicate(self, context: Context) -> None:
         """Wait for all ranks, and call the function."""
         with context.span("wait", self.what):
             sized = self._same_size and not holds_objects(self._arrays[0].dtype)

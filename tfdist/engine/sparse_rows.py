@@ -15,7 +15,7 @@ import numpy as np
 
 from tfdist.core import reduce_ops
 from tfdist.engine._mapped_rows import MappedRows, union_of
-from tfdist.engine.exchange import ExchangeContext
+from tfdist.engine.engines import Context
 
 SparseMode = Literal["auto", "dense", "gather", "unmerged"]
 
@@ -115,7 +115,7 @@ class Rows:
         self.ways: list[SparseMode] = []
         self._mapped: MappedRows | None = None
 
-    def open(self, context: ExchangeContext) -> None:
+    def open(self, context: Context) -> None:
         """Check whether the ranks can map each other's memory."""
         node = context.channel.node
         if node and node.alone and context.choice.large:
@@ -137,12 +137,12 @@ class Rows:
         self._indices = [np.empty(0, t.index_dtype) for t in self.tables]
         self._values = [np.empty((0, t.width), t.dtype) for t in self.tables]
 
-    def communicate(self, context: ExchangeContext) -> None:
+    def communicate(self, context: Context) -> None:
         """Wait for all ranks, count the rows, choose how they travel, and exchange them."""
         if self._mapped:
             self._mapped.publish(list(zip(self._indices, self._values, strict=True)))
         with context.span("wait", self.what):
-            context.arrive(self.what)
+            context.arrive(self.what, 0)
         if not context.contributes:
             self.load_nothing()
         with context.span("reduce", self.what):
@@ -171,18 +171,18 @@ class Rows:
         value_bytes, index_bytes = table.dtype.itemsize, table.index_dtype.itemsize
         return choose(table.way, rows, table.vocabulary, table.width, value_bytes, index_bytes)
 
-    def _counts(self, context: ExchangeContext) -> np.ndarray:
+    def _counts(self, context: Context) -> np.ndarray:
         own = np.array([len(i) for i in self._indices], np.int64)
         return np.stack([part.view(np.int64) for part in context.channel.all_gather(own.view(np.uint8))])
 
-    def _merge(self, context: ExchangeContext, mapped: MappedRows, chosen: Sequence[int], counts: np.ndarray) -> None:
+    def _merge(self, context: Context, mapped: MappedRows, chosen: Sequence[int], counts: np.ndarray) -> None:
         if not chosen:
             return
         found = mapped.merge(context, chosen, counts, len(context.present))
         for i, (indices, values) in zip(chosen, found, strict=True):
             self._indices[i], self._values[i] = indices, values
 
-    def _gather(self, context: ExchangeContext, chosen: Sequence[int], counts: np.ndarray) -> None:
+    def _gather(self, context: Context, chosen: Sequence[int], counts: np.ndarray) -> None:
         if not chosen:
             return
         own = [self._indices[i] for i in chosen] + [self._values[i] for i in chosen]
@@ -211,7 +211,7 @@ class Rows:
             i: (a, b.reshape(len(a), self.tables[i].width)) for i, a, b in zip(chosen, indices, values, strict=True)
         }
 
-    def _reduce(self, context: ExchangeContext, i: int) -> None:
+    def _reduce(self, context: Context, i: int) -> None:
         table, indices = self.tables[i], self._indices[i]
         rows = table.vocabulary or 0
         whole = np.zeros(rows * (table.width + 1), table.dtype)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Protocol
 
-from tfdist.core.flight_recorder import Recorder
 from tfdist.core.log import announce, debug, traces
 from tfdist.core.settings import CONFIGURE, Settings
 from tfdist.engine.choice import Engines
@@ -20,6 +19,7 @@ from tfdist.engine.wait_table import WaitTable
 from tfdist.graph.data_comparison import DataComparison
 from tfdist.graph.failures import Failures
 from tfdist.graph.half_precision_check import HalfPrecisionCheck
+from tfdist.record.flight_recorder import Recorder
 from tfdist.transport import agreement
 from tfdist.transport.interfaces import Group, World
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from tfdist.core.flight_recorder import Entry
 from tfdist.core.reduce_ops import Op
 from tfdist.core.system import yield_processor
 from tfdist.core.topology import Shard
@@ -21,6 +20,7 @@ from tfdist.core.wires import Wire
 from tfdist.mpi._messages import Messages
 from tfdist.mpi._node import MpiNode
 from tfdist.mpi._reduction import InterNodeReductions
+from tfdist.record.flight_recorder import Entry
 from tfdist.transport.interfaces import DisagreementError, Node, Sums
 from tfdist.transport.stall_detection import Request, StallDetector
 

@@ -9,9 +9,8 @@ both directions of a link are in use.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -20,7 +19,7 @@ from tfdist.core import reduce_ops
 from tfdist.core.reduce_ops import Op
 from tfdist.core.topology import Shard
 from tfdist.core.wires import Wire
-from tfdist.transport.array_messages import Encoded, Encoding, Unencoded, nothing
+from tfdist.transport.array_messages import Encoded, Encoding, Unencoded
 from tfdist.transport.stall_detection import StallDetector, broken
 
 # The fastest at 10 Gbit/s of messages of 64 KiB to 1 MiB and 4 to 16 pieces. At 1 Gbit/s all differ by noise.
@@ -92,7 +91,7 @@ class InterNodeReductions:
         self._landings.append(area)
 
 
-class _Piece:
+class _Piece(NamedTuple):
     """Some elements of a shard.
 
     Attributes:
@@ -102,23 +101,34 @@ class _Piece:
       tag: tag of the contributions; the results have the next tag.
     """
 
-    def __init__(self, shard: Shard, tag: int, whole: slice, itemsize: int) -> None:
-        self.ranks = shard.ranks
+    ranks: Sequence[int]
+    parts: Sequence[slice]
+    whole: slice
+    tag: int
+
+
+class _UnderWay:
+    """A piece whose messages are under way.
+
+    Args:
+      whole: slice of the array with all elements of the piece.
+      steps: generator that yields the requests for which it waits; it is finished when the piece is.
+    """
+
+    def __init__(self, whole: slice, steps: Iterator[list[Any]]) -> None:
         self.whole = whole
-        self.parts = [
-            slice(whole.start + part.start, whole.start + part.stop)
-            for part in reduce_ops.slices(whole.stop - whole.start, len(shard.ranks), itemsize)
-        ]
-        self.tag = tag
-        self.outstanding = 0
-        self.awaited = 0
-        self.landing: np.ndarray | None = None
-        self.landed: list[np.ndarray] = []
+        self.over = False
+        self._steps = steps
+        self._pending: list[Any] = []
 
-
-def _and_keep(then: Callable[[], None], message: np.ndarray) -> None:
-    """Call ``then``. Until then the argument keeps the message alive, because MPI reads it until it is sent."""
-    then()
+    def advance(self) -> bool:
+        """Go on as far as messages have come and gone. Return whether there was any progress."""
+        moved = False
+        while not self.over and MPI.Request.Testall(self._pending):
+            pending = next(self._steps, None)
+            self.over, self._pending = pending is None, pending or []
+            moved = True
+        return moved
 
 
 class InterNodeReduction:
@@ -135,10 +145,7 @@ class InterNodeReduction:
         self._left = _pieces(owner, array.size, array.itemsize, encoding.sent_itemsize)
         self._next = next(self._left, None)
         self._ready = 0
-        self._open = 0
-        self._requests: list[Any] = []
-        self._then: list[Callable[[], None]] = []
-        self._finished: list[slice] = []
+        self._under_way: list[_UnderWay] = []
 
     def offer(self, stop: int) -> list[slice]:
         """Mark this rank's elements before ``stop`` as ready to be combined.
@@ -148,7 +155,8 @@ class InterNodeReduction:
         """
         self._ready = stop
         self.Test()
-        finished, self._finished = self._finished, []
+        finished = [piece.whole for piece in self._under_way if piece.over]
+        self._under_way = [piece for piece in self._under_way if not piece.over]
         return finished
 
     def finish(self) -> Iterator[slice]:
@@ -158,92 +166,64 @@ class InterNodeReduction:
           PeerError: for too long no message has arrived or has been sent.
         """
         yield from self.offer(self._array.size)
-        while self._next or self._open:
+        while self._next or self._under_way:
             self._owner.detector.wait(self, self._place, self._owner.awaited, moving=True)
             yield from self.offer(self._array.size)
         self._owner.forget()
 
     def Test(self) -> bool:  # noqa: N802 (as mpi4py.MPI.Request)
         """Start everything that is ready. Return whether there was any progress."""
-        before = self._next
-        while self._next and self._open < PIECES and self._next.whole.stop <= self._ready:
-            self._begin(self._next)
+        moved = False
+        while self._next and len(self._under_way) < PIECES and self._next.whole.stop <= self._ready:
+            self._under_way.append(_UnderWay(self._next.whole, self._exchange(self._next)))
             self._next = next(self._left, None)
         try:
-            done = MPI.Request.Testsome(self._requests) if self._requests else None
+            for piece in self._under_way:
+                moved = piece.advance() or moved
         except MPI.Exception as error:
             raise broken(self._place, error) from error
-        if done:
-            then = [self._then[index] for index in done]
-            for index in sorted(done, reverse=True):
-                del self._requests[index], self._then[index]
-            for follow in then:
-                follow()
-        return bool(done) or self._next is not before
+        return moved
 
-    def _begin(self, piece: _Piece) -> None:
-        self._open += 1
-        piece.outstanding = 1  # this method
-        rank = self._comm.rank
-        own = piece.parts[piece.ranks.index(rank)]
-        others = [(other, part) for other, part in zip(piece.ranks, piece.parts, strict=True) if other != rank]
+    def _exchange(self, piece: _Piece) -> Iterator[list[Any]]:
+        """Send the others their parts, add this rank's part, and send its sum. The variables keep the messages alive."""
+        comm, encoding = self._comm, self._encoding
+        index = piece.ranks.index(comm.rank)
+        own = piece.parts[index]
+        others = [(rank, part) for rank, part in zip(piece.ranks, piece.parts, strict=True) if rank != comm.rank]
+        asked = [(rank, part) for rank, part in others if part.stop > part.start]
+        landing, received = None, []
         if own.stop > own.start:
-            size_bytes = self._encoding.size_bytes(own.stop - own.start)
-            piece.awaited = len(others)
-            piece.landing = self._owner.landing(size_bytes * len(others))
-            for number, (other, _) in enumerate(others):
-                area = piece.landing[number * size_bytes : (number + 1) * size_bytes]
-                piece.landed.append(area)
-                request = self._comm.Irecv([area, MPI.BYTE], other, piece.tag)
-                self._add(request, piece, functools.partial(self._arrived, piece, own, others))
-        for other, part in others:
-            if part.stop > part.start:
-                gone = functools.partial(self._gone, piece, other, part)
-                self._send(self._encoding.outgoing(part), other, piece.tag, piece, gone)
-        self._one_less(piece)
-
-    def _arrived(self, piece: _Piece, own: slice, others: Sequence[tuple[int, slice]]) -> None:
-        piece.awaited -= 1
-        if piece.awaited:
-            return
-        sums = self._array[own]
-        contributions = [self._encoding.contribution(area, sums.size) for area in piece.landed]
-        contributions.insert(piece.ranks.index(self._comm.rank), sums)
-        # In the order of the ranks, on any rank: so the bits do not depend on the cuts of the array.
-        result = contributions[0] if sums is not contributions[1] else sums
-        reduce_ops.combine(self._op, contributions, result, self._divisor)
-        if result is not sums:
-            sums[:] = result
-        assert piece.landing is not None
-        self._owner.give_back(piece.landing)
-        piece.landed, piece.landing = [], None
-        message = self._encoding.settled(own)
-        for other, _ in others:
-            self._send(message, other, piece.tag + 1, piece, nothing)
-
-    def _gone(self, piece: _Piece, other: int, part: slice) -> None:
-        """Receive the sum into the part, after this rank's contribution has been sent to the other rank."""
-        area, then = self._encoding.incoming(part)
-        self._add(self._comm.Irecv([area, MPI.BYTE], other, piece.tag + 1), piece, then)
-
-    def _send(self, message: np.ndarray, other: int, tag: int, piece: _Piece, then: Callable[[], None]) -> None:
-        request = self._comm.Isend([message, MPI.BYTE], other, tag)
-        self._add(request, piece, functools.partial(_and_keep, then, message))
-
-    def _add(self, request: Any, piece: _Piece, then: Callable[[], None]) -> None:
-        piece.outstanding += 1
-        self._requests.append(request)
-        self._then.append(functools.partial(self._done, piece, then))
-
-    def _done(self, piece: _Piece, then: Callable[[], None]) -> None:
-        then()
-        self._one_less(piece)
-
-    def _one_less(self, piece: _Piece) -> None:
-        piece.outstanding -= 1
-        if not piece.outstanding:
-            self._open -= 1
-            self._finished.append(piece.whole)
+            size_bytes = encoding.size_bytes(own.stop - own.start)
+            landing = self._owner.landing(size_bytes * len(others))
+            areas = [landing[number * size_bytes : (number + 1) * size_bytes] for number in range(len(others))]
+            received = [
+                comm.Irecv([area, MPI.BYTE], rank, piece.tag) for area, (rank, _) in zip(areas, others, strict=True)
+            ]
+        messages = [encoding.outgoing(part) for _, part in asked]
+        sent = [
+            comm.Isend([message, MPI.BYTE], rank, piece.tag) for message, (rank, _) in zip(messages, asked, strict=True)
+        ]
+        yield received
+        summed = []
+        if landing is not None:
+            sums = self._array[own]
+            contributions = [encoding.contribution(area, sums.size) for area in areas]
+            contributions.insert(index, sums)
+            # In the order of the ranks, on any rank: so the bits do not depend on the cuts of the array.
+            result = contributions[0] if sums is not contributions[1] else sums
+            reduce_ops.combine(self._op, contributions, result, self._divisor)
+            if result is not sums:
+                sums[:] = result
+            message = encoding.settled(own)
+            summed = [comm.Isend([message, MPI.BYTE], rank, piece.tag + 1) for rank, _ in others]
+            del contributions, areas, result
+            self._owner.give_back(landing)
+        yield sent  # the sums land where the contributions were
+        landed = [(rank, *encoding.incoming(part)) for rank, part in asked]
+        yield [comm.Irecv([area, MPI.BYTE], rank, piece.tag + 1) for rank, area, _ in landed]
+        for _, _, then in landed:
+            then()
+        yield summed
 
 
 def _pieces(owner: InterNodeReductions, elements: int, itemsize: int, sent_itemsize: int) -> Iterator[_Piece]:
@@ -256,5 +236,10 @@ def _pieces(owner: InterNodeReductions, elements: int, itemsize: int, sent_items
         whole = reduce_ops.stretch(elements, shard.start, shard.stop, itemsize)
         for start in range(whole.start, whole.stop, room):
             # The number counts the pieces of all shards, because two ranks may have several shards in common.
-            yield _Piece(shard, 2 * (number % _TAGS), slice(start, min(start + room, whole.stop)), itemsize)
+            stop = min(start + room, whole.stop)
+            parts = [
+                slice(start + part.start, start + part.stop)
+                for part in reduce_ops.slices(stop - start, len(shard.ranks), itemsize)
+            ]
+            yield _Piece(shard.ranks, parts, slice(start, stop), 2 * (number % _TAGS))
             number += 1

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from tfdist.core.flight_recorder import Recorder
 from tfdist.core.program_line import program_line
 from tfdist.core.system import memory_folder
 from tfdist.mpi._windows import shared_memory
 from tfdist.processes.process_state import GONE, Process
+from tfdist.record.flight_recorder import Recorder
 from tfdist.transport.interfaces import SetupError
 from tfdist.transport.state_line import STATE_BYTES, Held, RankState, StateLine
 

@@ -11,11 +11,9 @@ import numpy as np
 from mpi4py import MPI
 
 from tfdist.core.environment import Launch
-from tfdist.core.flight_recorder import Recorder
 from tfdist.core.log import write_last_message
 from tfdist.core.settings import Settings, settings_difference
 from tfdist.core.topology import layout
-from tfdist.core.trace_files import flight_recorder, job_name, new_folder
 from tfdist.mpi._group import Communicators, Groups, MpiGroup
 from tfdist.mpi._neighbours import avoid_forbidden_reads
 from tfdist.mpi._shared_memory import take_names_off
@@ -25,6 +23,8 @@ from tfdist.processes import mapped_memory
 from tfdist.processes.companion import Companion
 from tfdist.processes.deadline import END_SECONDS, end_by_alarm, process_deadline
 from tfdist.processes.launcher_watch import LauncherWatch
+from tfdist.record.flight_recorder import Recorder
+from tfdist.record.trace_files import flight_recorder, job_name, new_folder
 from tfdist.transport.awake import RunningSeconds
 from tfdist.transport.interfaces import Group, PeerError, SetupError
 from tfdist.transport.saves import PendingSave

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tfdist.core.flight_recorder import Recorder
 from tfdist.core.reduce_ops import Op
 from tfdist.core.topology import Topology
 from tfdist.core.wires import Wire
 from tfdist.processes.mapped_memory import MappedMemory
+from tfdist.record.flight_recorder import Recorder
 from tfdist.transport.saves import PendingSave, Position
 
 

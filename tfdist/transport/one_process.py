@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from tfdist.core.flight_recorder import SILENT, Recorder
 from tfdist.core.reduce_ops import Op
 from tfdist.core.topology import Topology
 from tfdist.core.wires import Wire
+from tfdist.record.flight_recorder import SILENT, Recorder
 from tfdist.transport.interfaces import Channel, Group, Node, PeerError, Sums
 from tfdist.transport.saves import PendingSave, Position
 

@@ -19,11 +19,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from tfdist.core.flight_recorder import SILENT, Recorder
 from tfdist.core.log import write_last_message
 from tfdist.core.settings import Settings
 from tfdist.core.system import yield_processor
 from tfdist.processes.process_state import GONE
+from tfdist.record.flight_recorder import SILENT, Recorder
 from tfdist.transport._long_wait import LongWait, Request, WaitOptions
 from tfdist.transport.awake import RunningSeconds
 from tfdist.transport.blocking_call import BlockingCall, watched

@@ -9,10 +9,10 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
-from tfdist.trace import chrome
-from tfdist.trace.ranks import Operation, Rank, load, operations
-from tfdist.trace.recorded import Event, shown
-from tfdist.trace.steps import table
+from tfdist.record import chrome
+from tfdist.record.ranks import Operation, Rank, load, operations
+from tfdist.record.recorded import Event, shown
+from tfdist.record.steps import table
 
 _LISTED = 8  # ranks described in full, at most
 _NAMED = 100  # numbers of ranks in a line, at most

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from tfdist.core import files
-from tfdist.core.flight_recorder import FlightRecorder
 from tfdist.core.settings import Settings
-from tfdist.core.trace_files import flight_recorder, job_name, new_folder
+from tfdist.record.flight_recorder import FlightRecorder
+from tfdist.record.trace_files import flight_recorder, job_name, new_folder
 
 DAY = 86_400.0
 

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from tfdist.trace.recorded import Event, Recorded, read
+from tfdist.record.recorded import Event, Recorded, read
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,10 +15,10 @@ import time
 from typing import Any
 
 from tfdist.core.files import is_own, opened, remove_old
-from tfdist.core.flight_recorder import FORMAT, HEAD_BYTES, LAST, FlightRecorder
 from tfdist.core.log import log
 from tfdist.core.settings import Settings
 from tfdist.core.system import machine_identifier, runs
+from tfdist.record.flight_recorder import FORMAT, HEAD_BYTES, LAST, FlightRecorder
 
 TIMELINE_EVENTS = 50_000  # a timeline keeps the last ones: 12 MB
 _PROGRAM = 200  # characters kept of a command line, which take up to 12 bytes each

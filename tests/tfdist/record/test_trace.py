@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.core.flight_recorder import HEAD_BYTES, STACKS_BYTES, FlightRecorder
-from tfdist.trace import chrome
-from tfdist.trace.command import main, report
-from tfdist.trace.ranks import Rank, load, operations
-from tfdist.trace.recorded import Event, Recorded
-from tfdist.trace.steps import table
+from tfdist.record import chrome
+from tfdist.record.command import main, report
+from tfdist.record.flight_recorder import HEAD_BYTES, STACKS_BYTES, FlightRecorder
+from tfdist.record.ranks import Rank, load, operations
+from tfdist.record.recorded import Event, Recorded
+from tfdist.record.steps import table
 
 CLOCK = 1_000_000_000.0
 

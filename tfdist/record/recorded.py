@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tfdist.core.flight_recorder import FORMAT, HEAD_BYTES, RECORD, SEPARATOR, STACKS, STACKS_BYTES
-from tfdist.core.trace_files import TIMELINE_EVENTS
+from tfdist.record.flight_recorder import FORMAT, HEAD_BYTES, RECORD, SEPARATOR, STACKS, STACKS_BYTES
+from tfdist.record.trace_files import TIMELINE_EVENTS
 
 _MOST_BYTES = HEAD_BYTES + STACKS_BYTES + TIMELINE_EVENTS * RECORD.size
 _HEAD = {"rank": int, "size": int, "host": str, "machine": str, "program": str, "pid": int, "clock": float}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 from tfdist.core.log import announce, log
-from tfdist.core.trace_files import timeline_file
-from tfdist.trace import chrome
-from tfdist.trace.ranks import load
-from tfdist.trace.steps import table
+from tfdist.record import chrome
+from tfdist.record.ranks import load
+from tfdist.record.steps import table
+from tfdist.record.trace_files import timeline_file
 
 
 def put_together(timeline: str, size: int) -> None:

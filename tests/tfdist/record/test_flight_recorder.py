@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.launch import ROOT
-from tfdist.core.flight_recorder import HEAD_BYTES, SILENT, STACKS_BYTES, FlightRecorder
 from tfdist.core.settings import Settings
-from tfdist.core.trace_files import flight_recorder, job_name, new_folder
-from tfdist.trace.recorded import read
+from tfdist.record.flight_recorder import HEAD_BYTES, SILENT, STACKS_BYTES, FlightRecorder
+from tfdist.record.recorded import read
+from tfdist.record.trace_files import flight_recorder, job_name, new_folder
 
 HEAD = {"rank": 1, "size": 2, "host": "here", "machine": "this", "program": "script.py"}
 
@@ -60,7 +60,7 @@ def test_where_the_threads_are_and_what_was_done_outlive_a_killed_process(tmp_pa
     program = f"""
 import os, signal, threading
 from pathlib import Path
-from tests.tfdist.core.test_flight_recorder import begun
+from tests.tfdist.record.test_flight_recorder import begun
 recorder = begun(Path({str(tmp_path)!r}, "rank-1"))
 def asleep():
     thread = threading.Thread(target=recorder.look)
@@ -142,7 +142,7 @@ def test_nobody_s_harm_to_the_file_is_the_rank_s(tmp_path: Path, harm: str) -> N
     program = f"""
 import os, resource, shutil
 from pathlib import Path
-from tests.tfdist.core.test_flight_recorder import Owner, begun, operation
+from tests.tfdist.record.test_flight_recorder import Owner, begun, operation
 path, other = {str(path)!r}, {str(other)!r}
 recorder = begun(Path(path), detailed=True)
 operation(recorder, 1)

@@ -3,7 +3,7 @@
 Each event is one write of a microsecond, and survives an exception, a signal or a crash. The file is not mapped into
 memory: if somebody shortened it (a cleaner of /tmp, a quota), a bus error would end the rank. A write that fails is
 ignored. The file holds the last events, and recent stacks of the rank's threads. A normal end removes it.
-``tfdist.trace`` reads it, also while the rank runs.
+``tfdist.record`` reads it, also while the rank runs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ class SpanOwner(Protocol):
     """The owner of spans: a collective operation."""
 
     name: str
-    step: int
+
+    @property
+    def step(self) -> int:
+        """Number of its step, from 1."""
 
 
 class Recorder(Protocol):

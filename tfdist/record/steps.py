@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from tfdist.trace.recorded import Event
+from tfdist.record.recorded import Event
 
 
 def table(ranks: Sequence[Sequence[Event]]) -> str:

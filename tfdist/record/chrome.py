@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tfdist.core.files import whole
-from tfdist.trace.ranks import Rank
-from tfdist.trace.recorded import Event
-from tfdist.trace.steps import step_starts
+from tfdist.record.ranks import Rank
+from tfdist.record.recorded import Event
+from tfdist.record.steps import step_starts
 
 # A rank has one line for its computing thread and one for exchanges in other threads; the operations' lines follow.
 _COMPUTING = ("copy in", "held up")

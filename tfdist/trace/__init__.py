@@ -1,1 +1,0 @@
-"""Comparison of the ranks' flight recorders: where ranks differ, which ranks were late, and a Chrome trace."""
