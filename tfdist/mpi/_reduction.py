@@ -185,7 +185,7 @@ class InterNodeReduction:
         return moved
 
     def _exchange(self, piece: _Piece) -> Iterator[list[Any]]:
-        """Send the others their parts, add this rank's part, and send its sum. The variables keep the messages alive."""
+        """Send the others their parts, add this rank's part, and send its sum. Its variables keep messages alive."""
         comm, encoding = self._comm, self._encoding
         index = piece.ranks.index(comm.rank)
         own = piece.parts[index]
