@@ -353,6 +353,28 @@ def case_ranks_in_groups_are_not_waited_for() -> None:
         group.close()
 
 
+def case_a_save_of_one_rank_while_a_block_travels() -> None:
+    """The exchange takes place in another thread, and the next step waits for it."""
+    with inside.settings(inside.through_mpi()), shared_folder() as folder:
+        tfdist.configure(sync="average:steps=1:delay=1:state=keep")
+        w = tf.Variable([1.0, 2.0])
+        optimizer = keras.optimizers.SGD(0.1)
+
+        @tf.function
+        def step() -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(w) * (RANK + 1.0)
+            optimizer.apply([tape.gradient(loss, w)], [w])
+
+        for number in range(6):
+            step()
+            if RANK == SIZE - 1:
+                begun = time.monotonic()
+                tf.train.Checkpoint(w=w).write(f"{folder}/own-{number}")
+                assert time.monotonic() - begun < 5
+        tfdist.end_block()
+
+
 def case_what_goes_wrong_goes_wrong_everywhere() -> None:
     """An exception of the rank that writes is raised on all ranks, so a script that catches it acts equally on all."""
     values = Values()

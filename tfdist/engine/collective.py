@@ -308,6 +308,8 @@ class Collective:
 
     def results(self) -> list[list[np.ndarray]]:
         """Wait until the exchanges that the worker has started are done, and return the results of each."""
+        assert self.channel is not None
+        self.channel.count()  # this thread waits for all ranks here, and not where the worker does
         for number in range(len(self.exchanges)):
             self.worker.wait_for(number)
         self._take_said()

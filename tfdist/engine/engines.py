@@ -145,8 +145,8 @@ class Context:
       ranks: ranks of the channel, by their numbers in the job.
       span: records a span for the timeline.
       arrive: function (what, number of bytes) that waits for all ranks.
-      key: function (size of this step's tensors, None if it does not change) -> number that identifies the exchange in
-        its group, the same on all ranks. Each size has a number of its own.
+      key: function (size of this step's tensors, or None) -> number that identifies the exchange in its group. It is
+        the same on all ranks. If the size changes from step to step, each has a number of its own.
     """
 
     now: Now

@@ -132,6 +132,9 @@ class MpiChannel:
         rows: list[list[int]] = brought[:, : len(own)].tolist()
         return rows
 
+    def count(self) -> None:
+        self._detector.count(self._awaited)
+
     def attach(self, array: np.ndarray) -> None:
         self._attached = array.view(np.int64)
 

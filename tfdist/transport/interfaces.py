@@ -135,6 +135,9 @@ class Channel(Protocol):
           PeerError: a rank is missing; or this rank has given up before, for any reason.
         """
 
+    def count(self) -> None:
+        """Not collective: count a call of all ranks, if no arrival of this thread does so. See ``saves.Position``."""
+
     def attach(self, array: np.ndarray) -> None:
         """Not collective: send some bytes to all ranks with the next arrival.
 

@@ -41,6 +41,9 @@ class OneProcess:
     def arrive(self, place: str, flags: int = 0, size_bytes: int = 0, notes: Sequence[int] = ()) -> list[int]:
         return [flags]
 
+    def count(self) -> None:
+        pass
+
     def attach(self, array: np.ndarray) -> None:
         pass
 
