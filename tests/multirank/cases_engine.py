@@ -495,6 +495,15 @@ def case_groups() -> None:
             raise AssertionError("a rank outside took part")
 
 
+def case_a_group_of_one_rank() -> None:
+    alone = tfdist.new_group([SIZE - 1])
+    if alone.rank is not None:
+        for dtype in (np.float16, np.int8, np.float32):
+            own = np.arange(5).astype(dtype)
+            np.testing.assert_array_equal(tfdist.all_reduce(own, "sum", group=alone), own)
+    tfdist.barrier()
+
+
 def case_join() -> None:
     for way in WAYS:
         with subtest(way):

@@ -39,6 +39,9 @@ def examine(hosts: Sequence[Host], here: Mapping[str, Any]) -> Iterator[Finding]
       hosts: the hosts.
       here: facts of this host, which the others must equal.
     """
+    if "python" not in here:
+        yield Finding(FIX, "MPI", str(here["error"]))
+        return
     names = [host.name for host in hosts]
     every = list(dict.fromkeys([socket.gethostname(), *names]))
     set_path = f"PYTHONPATH={shlex.quote(variables()['PYTHONPATH'])} " if "PYTHONPATH" in variables() else ""
@@ -76,6 +79,9 @@ def _of_answer(name: str, answer: reach.Answer, here: Mapping[str, Any], ignored
 
 
 def _compared(name: str, facts: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[Finding]:
+    if "python" not in facts:
+        yield Finding(FIX, name, str(facts["error"]))
+        return
     different = [
         f"{shown} {facts[key] or 'none'} (here: {here[key]})" for key, shown in _SAME.items() if facts[key] != here[key]
     ]

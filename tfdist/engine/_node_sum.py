@@ -140,7 +140,7 @@ class Results:
     def __init__(self, what: str, node: Node) -> None:
         self._what, self._node, self._memory = what, node, node.memory
         self._own: deque[Memory] = deque(maxlen=BUFFERS)
-        # The most recently used buffers of each other rank, by their numbers.
+        # The latest buffers of each other rank, by their numbers.
         self._theirs: dict[int, dict[int, np.ndarray]] = {
             other: {} for other in range(len(node.ranks)) if other != node.index
         }
@@ -162,8 +162,7 @@ class Results:
             if number not in known:
                 with _peer_errors(context, self._what, self._node.ranks[other]):
                     known[number] = self._memory.map(other, RESULTS)
-            known[number] = known.pop(number)  # now the most recently used
-            for earlier in list(known)[:-BUFFERS]:
+            for earlier in sorted(known)[:-BUFFERS]:  # their maker drops them in this order, too
                 del known[earlier]
             found.append(known[number][: whole.nbytes].view(whole.dtype))
         return found

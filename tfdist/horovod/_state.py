@@ -53,8 +53,10 @@ class ProcessSetState:
 
     def run_begins(self) -> None:
         """Note the failures so far: see ``HorovodState.run_begins``."""
-        if self.negotiation is not None:
+        if self.negotiation is not None and self.failures != self.negotiation.failures:
             self.failures = self.negotiation.failures
+            if self._position is not None:  # after a failure the ranks have begun different numbers of operations
+                self._position.count_anew()
 
     def root(self, rank: int) -> tuple[int, str]:
         """Return a rank's index in the set, and an error message if it is not in the set; else an empty message."""

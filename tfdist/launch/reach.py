@@ -69,4 +69,11 @@ def ask(hosts: Sequence[str], line: str, ssh: Sequence[str], seconds: float) -> 
 
 def silent(hosts: Sequence[str], ssh: Sequence[str], seconds: float) -> dict[str, Answer]:
     """Return the hosts that do not answer."""
-    return {host: answer for host, answer in ask(hosts, "true", ssh, seconds).items() if answer.problem}
+    found = {}
+    for host, answer in ask(hosts, "true", ssh, seconds).items():
+        if answer.problem:
+            found[host] = answer
+        elif answer.code:
+            told = answer.errors[-1] if answer.errors else "it said nothing"
+            found[host] = Answer(f"{host}: runs no command (exit code {answer.code}: {told})", passes=True)
+    return found

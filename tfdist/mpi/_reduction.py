@@ -9,7 +9,8 @@ both directions of a link are in use.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -112,13 +113,15 @@ class _UnderWay:
 
     Args:
       whole: slice of the array with all elements of the piece.
-      steps: generator that yields the requests for which it waits; it is finished when the piece is.
+      steps: function that returns a generator of the requests for which it waits; it is finished when the piece is. It
+        adds to its argument what must be kept after an error of MPI, which may still write there.
     """
 
-    def __init__(self, whole: slice, steps: Iterator[list[Any]]) -> None:
+    def __init__(self, whole: slice, steps: Callable[[list[Any]], Iterator[list[Any]]]) -> None:
         self.whole = whole
         self.over = False
-        self._steps = steps
+        self._kept: list[Any] = []
+        self._steps = steps(self._kept)
         self._pending: list[Any] = []
 
     def advance(self) -> bool:
@@ -175,7 +178,7 @@ class InterNodeReduction:
         """Start everything that is ready. Return whether there was any progress."""
         moved = False
         while self._next and len(self._under_way) < PIECES and self._next.whole.stop <= self._ready:
-            self._under_way.append(_UnderWay(self._next.whole, self._exchange(self._next)))
+            self._under_way.append(_UnderWay(self._next.whole, functools.partial(self._exchange, self._next)))
             self._next = next(self._left, None)
         try:
             for piece in self._under_way:
@@ -184,7 +187,7 @@ class InterNodeReduction:
             raise broken(self._place, error) from error
         return moved
 
-    def _exchange(self, piece: _Piece) -> Iterator[list[Any]]:
+    def _exchange(self, piece: _Piece, kept: list[Any]) -> Iterator[list[Any]]:
         """Send the others their parts, add this rank's part, and send its sum. Its variables keep messages alive."""
         comm, encoding = self._comm, self._encoding
         index = piece.ranks.index(comm.rank)
@@ -196,10 +199,12 @@ class InterNodeReduction:
             size_bytes = encoding.size_bytes(own.stop - own.start)
             landing = self._owner.landing(size_bytes * len(others))
             areas = [landing[number * size_bytes : (number + 1) * size_bytes] for number in range(len(others))]
+            kept += areas
             received = [
                 comm.Irecv([area, MPI.BYTE], rank, piece.tag) for area, (rank, _) in zip(areas, others, strict=True)
             ]
         messages = [encoding.outgoing(part) for _, part in asked]
+        kept += [received, messages]
         sent = [
             comm.Isend([message, MPI.BYTE], rank, piece.tag) for message, (rank, _) in zip(messages, asked, strict=True)
         ]
@@ -210,7 +215,7 @@ class InterNodeReduction:
             contributions = [encoding.contribution(area, sums.size) for area in areas]
             contributions.insert(index, sums)
             # In the order of the ranks, on any rank: so the bits do not depend on the cuts of the array.
-            result = contributions[0] if sums is not contributions[1] else sums
+            result = sums if index < 2 else contributions[0]
             reduce_ops.combine(self._op, contributions, result, self._divisor)
             if result is not sums:
                 sums[:] = result
@@ -220,6 +225,7 @@ class InterNodeReduction:
             self._owner.give_back(landing)
         yield sent  # the sums land where the contributions were
         landed = [(rank, *encoding.incoming(part)) for rank, part in asked]
+        kept += [sent, summed, landed]
         yield [comm.Irecv([area, MPI.BYTE], rank, piece.tag + 1) for rank, area, _ in landed]
         for _, _, then in landed:
             then()

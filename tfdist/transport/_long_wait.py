@@ -47,7 +47,9 @@ class WaitOptions(NamedTuple):
     @property
     def held(self) -> Held:
         """The call, as other ranks read it."""
-        return Held(digest(clipped(self.place)), self.number, None if self.ranks is None else tuple(self.ranks))
+        # (Messages of ranks that have arrived are under way: no rank is held up that has not arrived.)
+        ranks = () if self.moving else None if self.ranks is None else tuple(self.ranks)
+        return Held(digest(clipped(self.place)), self.number, ranks)
 
 
 _BEHIND = 1.25  # times the deadline, if all missing ranks wait for a message themselves

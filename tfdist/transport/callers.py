@@ -45,5 +45,5 @@ class Callers(threading.local):
     @property
     def in_order(self) -> bool:
         """Whether this thread is the one whose calls have the same order on all ranks."""
-        first = self._known or {threading.main_thread()}
-        return threading.current_thread() in (first if not self.several else {threading.main_thread()})
+        alive = self._known & {*threading.enumerate()}
+        return threading.current_thread() is (alive.pop() if len(alive) == 1 else threading.main_thread())

@@ -9,7 +9,7 @@ import stat
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tfdist.core.settings import Settings
 from tfdist.processes.process_state import GONE
@@ -30,6 +30,7 @@ _LOOK_SHARE = 0.05  # of the time is spent reading, at most: there may be thousa
 _LONGEST_PAUSE_SECONDS = 0.5  # a reading may have taken long only because other programs had the processor
 _VISIBLE_SECONDS = 2.0  # until a network file system shows what another machine has written
 _NAP_SECONDS = 0.05
+_STUCK_SECONDS = 0.5  # in which a wait does not end: its end may be published late
 _OTHER_THREADS_SECONDS = 10.0  # for another rank's thread to come, which no position tells
 _WITNESSES = ("", ".index", "/saved_model.pb", "/saved_model.pbtxt", "/metadata.json")  # of files, prefixes, folders
 _WORDS = 300  # characters of the message of an exception that is too long or cannot be sent
@@ -107,8 +108,8 @@ class Saving:
         in_order = self._detector.callers.in_order
         with self._lock:
             position = self._detector.position.now if in_order else BACKGROUND
-            for key in [key for key in self._numbers if BACKGROUND != key[1] != position]:
-                del self._numbers[key]
+            if in_order:
+                self._numbers = Counter({k: n for k, n in self._numbers.items() if k[1] in (BACKGROUND, position)})
             self._numbers[path, position] += 1
             own = Save(path, position, self._numbers[path, position])
         before = self._told.get(own.key)
@@ -186,6 +187,7 @@ class _Observer:
         self._states, self._silent_seconds, self._background = states, silent_seconds, background
         self._begun = time.monotonic()
         self._first: dict[int, tuple[RankState, float]] = {}
+        self._held: dict[int, tuple[Held | None, float]] = {}  # the call of each rank, and since when it was read
         self.readings: dict[int, Reading] = {}
 
     def of(self, rank: int) -> Reading:
@@ -193,8 +195,15 @@ class _Observer:
 
     def look(self) -> None:
         states, now = dict(self._states.read(soon=True)), time.monotonic()
-        fresh = {r: s for r, s in states.items() if r in self._first and s.asked > self._first[r][1]}
-        held = {r: s.held for r, s in fresh.items() if s.held == self._first[r][0].held}
+        for rank, state in states.items():
+            if rank not in self._held or self._held[rank][0] != state.held:
+                self._held[rank] = state.held, state.asked
+        # (A call of all ranks is one that has passed, or that this rank has left before the other.)
+        held = {
+            rank: call
+            for rank, (call, since) in self._held.items()
+            if call is not None and not call.number and states[rank].asked - since > _STUCK_SECONDS
+        }
         stuck = set() if self._background else waiting_for(self._states.rank, held)
         late = self._background and now - self._begun > _OTHER_THREADS_SECONDS
         for rank, state in states.items():
@@ -210,12 +219,12 @@ class _Observer:
                 self._first[rank] = state, time.monotonic()
 
 
-def waiting_for(rank: int, held: dict[int, Held | None]) -> set[int]:
+def waiting_for(rank: int, held: Mapping[int, Held | None]) -> set[int]:
     """Return the ranks that cannot go on before ``rank``: they wait for it, or for a rank that waits for it elsewhere.
 
     Args:
       rank: a rank that is in no call.
-      held: the call in which each other rank has been held up, the same in two readings.
+      held: the call in which each other rank has been held up for some time.
     """
     places: dict[int, Held | None] = {rank: None}  # ranks that do not go on, with the call of each
     while True:

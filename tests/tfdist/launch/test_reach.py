@@ -45,6 +45,9 @@ def test_what_ssh_says(tmp_path: Path, words: str, passes: bool) -> None:
 def test_a_host_that_answers(tmp_path: Path) -> None:
     found = answer(tmp_path, SSH.format(words="no such program", code=127))
     assert found == reach.Answer(code=127, output=("welcome to far",), errors=("no such program",))
+    (silent,) = reach.silent(["far"], [str(tmp_path / "ssh")], 20).values()
+    assert silent.problem == "far: runs no command (exit code 127: no such program)" and silent.passes
+    answer(tmp_path, SSH.format(words="", code=0))
     assert reach.silent(["far"], [str(tmp_path / "ssh")], 20) == {}
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from tfdist.transport import saving
 from tfdist.transport.saving import _Observer, waiting_for
 from tfdist.transport.state_line import Held, RankState
 
@@ -43,7 +44,8 @@ class States:
         return {0: RankState(held=ENDS, asked=time.monotonic()), 2: self._far}
 
 
-def test_ranks_that_wait_for_this_one_are_known_from_then_on() -> None:
+def test_ranks_that_wait_for_this_one_are_known_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saving, "_STUCK_SECONDS", 0.0)
     states = States()
     observer = _Observer(states, 10.0, background=False)  # type: ignore[arg-type]
     for _ in range(16):

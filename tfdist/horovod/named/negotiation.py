@@ -93,7 +93,6 @@ class Negotiation:
           PeerError: a rank was missing in an earlier operation.
         """
         one = PendingOperation(request, arrays)
-        self._count()
         with self._changed:
             if self._failure is not None:
                 raise self._failure
@@ -106,6 +105,7 @@ class Negotiation:
                     f"{request}: another operation of this name is under way; give operations that overlap different "
                     "names"
                 )
+            self._count()
             self._own[request.name] = one
             self._new.append(one)
             if self._thread is None:
