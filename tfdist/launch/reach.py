@@ -48,7 +48,7 @@ def ask(hosts: Sequence[str], line: str, ssh: Sequence[str], seconds: float) -> 
     """
 
     def one(host: str) -> Answer:
-        remedy = f"try '{shlex.join([*ssh, host])} true' by hand, or leave {host} out"
+        remedy = _remedy(host, ssh)
         command = [*ssh, *_OPTIONS, host, line]
         try:
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds)
@@ -67,6 +67,10 @@ def ask(hosts: Sequence[str], line: str, ssh: Sequence[str], seconds: float) -> 
         return dict(zip(hosts, pool.map(one, hosts), strict=True))
 
 
+def _remedy(host: str, ssh: Sequence[str]) -> str:
+    return f"try '{shlex.join([*ssh, host])} true' by hand, or leave {host} out"
+
+
 def silent(hosts: Sequence[str], ssh: Sequence[str], seconds: float) -> dict[str, Answer]:
     """Return the hosts that do not answer."""
     found = {}
@@ -75,5 +79,6 @@ def silent(hosts: Sequence[str], ssh: Sequence[str], seconds: float) -> dict[str
             found[host] = answer
         elif answer.code:
             told = answer.errors[-1] if answer.errors else "it said nothing"
-            found[host] = Answer(f"{host}: runs no command (exit code {answer.code}: {told})", passes=True)
+            problem = f"{host}: runs no command (exit code {answer.code}: {told}); {_remedy(host, ssh)}"
+            found[host] = Answer(problem, passes=True)
     return found
