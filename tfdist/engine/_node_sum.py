@@ -56,9 +56,8 @@ class _NodeSum:
     """
 
     def __init__(self, bucket: Bucket, sizes: Sequence[int], node: Node, threads: int) -> None:
-        self._what, self._node, self._op, self._dtype = bucket.what, node, bucket.op, bucket.dtype
+        self._what, self._node, self._op = bucket.what, node, bucket.op
         *starts, elements = _layout.offsets(sizes, bucket.dtype)
-        self._elements = elements
         self._wire = bucket.wire(elements)
         self.lost: Sequence[Lost] = (
             [] if self._wire is None else [(self._wire.lost, _layout.whole(sizes, bucket.dtype))]

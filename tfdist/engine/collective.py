@@ -242,8 +242,8 @@ class Collective:
 
     def _times(self, step: int, number: int) -> Sequence[int]:
         """Return the times that this rank brings to an exchange of a step; none if no table is due there."""
-        due = self.wait_table is not None and self.wait_table.due(step, number)
-        return self.wait_table.times() if self.wait_table is not None and due else ()
+        table = self.wait_table
+        return table.times() if table is not None and table.due(step, number) else ()
 
     def _hear(self, own: int, words: Sequence[int]) -> None:
         different = {own} if words.count(own) == len(words) else set(words)  # there may be thousands of ranks

@@ -188,7 +188,7 @@ class InterNodeReduction:
         return moved
 
     def _exchange(self, piece: _Piece, kept: list[Any]) -> Iterator[list[Any]]:
-        """Send the others their parts, add this rank's part, and send its sum. Its variables keep messages alive."""
+        """Send the others their parts, add this rank's part, and send its sum. ``kept`` holds the messages' memory."""
         comm, encoding = self._comm, self._encoding
         index = piece.ranks.index(comm.rank)
         own = piece.parts[index]
@@ -221,7 +221,7 @@ class InterNodeReduction:
                 sums[:] = result
             message = encoding.settled(own)
             summed = [comm.Isend([message, MPI.BYTE], rank, piece.tag + 1) for rank, _ in others]
-            del contributions, areas, result
+            del contributions, result  # decoded copies, which the waits below do not need
             self._owner.give_back(landing)
         yield sent  # the sums land where the contributions were
         landed = [(rank, *encoding.incoming(part)) for rank, part in asked]

@@ -134,7 +134,12 @@ class Saving:
             if rank < self._rank and own.phase is Phase.WRITES:
                 own = own._replace(phase=Phase.DECIDES)
                 self._tell(own)
-            news = _News(observer, lambda rank=rank: now()[1] != rank or not now()[0].waits)  # type: ignore[misc]
+
+            def changed(expected: int = rank) -> bool:
+                found, rank = now()
+                return rank != expected or not found.waits
+
+            news = _News(observer, changed)
             if self._detector.gave_up:
                 while not news.Test():
                     time.sleep(_LOOK_SECONDS)

@@ -55,8 +55,7 @@ class RankState:
 
     Attributes:
       kind: ``running``; ``waiting``; ``background``: waiting, in a thread that does not train; ``moving``: waiting for
-        messages of ranks that have arrived. Also ``alone``; ``joined``: has no more data, but takes part; ``ended``. At
-        the start, before it can be read: ``absent``; ``gathering``: has not said that all ranks have come; ``unknown``.
+        messages of ranks that have arrived. Also ``alone``; ``joined``: has no more data, but takes part; ``ended``.
       what: details for messages; only the beginning if long (see ``clipped``).
       line: line of the script in which the main thread was last seen; empty: unknown.
       looked: time of that, by ``time.monotonic`` of the reader's machine; 0: never.

@@ -27,9 +27,6 @@ def whereabouts(others: Mapping[int, RankState], ranks: Sequence[int]) -> str:
         "background": "waits in",
         "moving": "waits for a message in",
         "ended": "has ended",
-        "absent": "has not come",
-        "gathering": "has not said that all ranks have come",
-        "unknown": "was there, and has not said where it is now",
     }
     told = []
     for rank in ranks:
