@@ -17,7 +17,7 @@ from tfdist.engine.engines import Choice, Context, Now
 from tfdist.engine.exchange import Exchange
 from tfdist.engine.wait_table import WaitTable
 from tfdist.engine.word import Word
-from tfdist.record.flight_recorder import Recorder
+from tfdist.record.flight_recorder import FlightRecorder
 from tfdist.transport.interfaces import Channel, DisagreementError, Group, PeerError
 
 _SETS = -1  # in place of a word, before a step
@@ -101,6 +101,7 @@ class Collective:
       taken: number of the last step whose exchanges are done, and with ``deferred``, whose results were taken.
       traced: True if each exchange is logged.
       wait_table: table of waits to which this rank's times are added; None: there is none.
+      span: records spans of its steps for the timeline.
       worker: thread that carries out the exchanges, if there are several.
       deferred: True if a later step takes the results. What the ranks say with an exchange has its effect there. The
         thread that carries out the exchange is not in the same step on all ranks.
@@ -111,7 +112,7 @@ class Collective:
         name: str,
         exchanges: Sequence[Exchange],
         group: Group,
-        recorder: Recorder,
+        recorder: FlightRecorder,
         everyone: bool = True,
         averages: bool = False,
         blocks: bool = False,
@@ -120,7 +121,6 @@ class Collective:
         self.exchanges = list(exchanges)
         self.plan = [line for exchange in exchanges for line in exchange.lines]
         self.group = group
-        self.recorder = recorder
         self.everyone = everyone
         self.averages = averages
         self.blocks = blocks
@@ -139,7 +139,8 @@ class Collective:
         self.checks: dict[Hashable, Any] = {}
         self.number = 0
         self.keys: dict[tuple[int, int], int] = {}
-        self._now = Now(name)
+        self._now = now = Now(name)
+        self.span = recorder.spans(name, lambda: now.step)
         self.taken = 0
         self.traced = False
         self.wait_table: WaitTable | None = None
@@ -164,14 +165,13 @@ class Collective:
         self.number = _OPENED[ranks] = _OPENED.get(ranks, 0) + 1
         # The channel is closed when the graph or model of this collective is collected.
         weakref.finalize(self, _close, self.channel, self.worker, self._broken).atexit = False
-        span = self.recorder.spans(self)
         self._contexts = [
             Context(
                 self._now,
                 self.channel,
                 choice,
                 self.group.ranks,
-                span,
+                self.span,
                 functools.partial(self._arrive, number),
                 functools.partial(self._key, number),
             )

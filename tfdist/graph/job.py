@@ -19,7 +19,7 @@ from tfdist.engine.wait_table import WaitTable
 from tfdist.graph.data_comparison import DataComparison
 from tfdist.graph.failures import Failures
 from tfdist.graph.half_precision_check import HalfPrecisionCheck
-from tfdist.record.flight_recorder import Recorder
+from tfdist.record.flight_recorder import FlightRecorder
 from tfdist.transport import agreement
 from tfdist.transport.interfaces import Group, World
 
@@ -241,7 +241,7 @@ class Job:
         return ThreadGuard(self.world, self.switches)
 
     @property
-    def recorder(self) -> Recorder:
+    def recorder(self) -> FlightRecorder:
         """Flight recorder of this rank's exchanges."""
         return self.world.recorder
 

@@ -355,7 +355,7 @@ class Builder:
         self._parts = parts
         self._data_comparison = job.data_comparison
         self._device = DEVICE
-        self._span = job.recorder.spans(self.collective)
+        self._span = self.collective.span
         self._accumulation = accumulation
         self._sums = None if accumulation is None else accumulation.sums(self.collective)
 

@@ -17,7 +17,7 @@ from tfdist.core.program_line import program_line
 from tfdist.core.system import memory_folder
 from tfdist.mpi._windows import shared_memory
 from tfdist.processes.process_state import GONE, Process
-from tfdist.record.flight_recorder import Recorder
+from tfdist.record.flight_recorder import FlightRecorder
 from tfdist.transport.interfaces import SetupError
 from tfdist.transport.state_line import STATE_BYTES, Held, RankState, StateLine
 
@@ -44,7 +44,7 @@ class MpiStates:
       hosts: name of each rank's host.
     """
 
-    def __init__(self, comm: Any, machine: Any, recorder: Recorder) -> None:
+    def __init__(self, comm: Any, machine: Any, recorder: FlightRecorder) -> None:
         self._comm = comm
         self._recorder = recorder
         self.rank = comm.rank

@@ -23,7 +23,7 @@ from tfdist.processes import mapped_memory
 from tfdist.processes.companion import Companion
 from tfdist.processes.deadline import END_SECONDS, end_by_alarm, process_deadline
 from tfdist.processes.launcher_watch import LauncherWatch
-from tfdist.record.flight_recorder import Recorder
+from tfdist.record.flight_recorder import FlightRecorder
 from tfdist.record.trace_files import flight_recorder, job_name, new_folder
 from tfdist.transport.awake import RunningSeconds
 from tfdist.transport.interfaces import Group, PeerError, SetupError
@@ -116,7 +116,7 @@ class MpiWorld(MpiGroup):
         self._node = node = comm.Split(topology.nodes.index(topology.node_of(comm.rank)), comm.rank)
         name = comm.bcast(job_name())
         folder = self._machine.bcast(new_folder(settings, name) if self._machine.rank == 0 else "")
-        self.recorder: Recorder = flight_recorder(settings, comm.rank, comm.size, folder)
+        self.recorder: FlightRecorder = flight_recorder(settings, comm.rank, comm.size, folder)
         # (If tests divide a machine into nodes, states are divided, too: so the exchange between machines is tested.)
         self._states = MpiStates(comm.Dup(), node if settings.node_size else self._machine, self.recorder)
         self.hosts = self._states.hosts

@@ -17,7 +17,7 @@ import os
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from tfdist.core.program_line import stacks
 from tfdist.core.system import out_of_reach, reserve
@@ -33,6 +33,7 @@ RECORD = struct.Struct("<qdddqq208s")  # number from 1, start, met, end (0: not 
 _MET_AT, _END_AT = 16, 24
 _TIME = struct.Struct("<d")
 SEPARATOR = "\x1f"
+_NOTHING = contextlib.nullcontext()
 
 
 @dataclasses.dataclass
@@ -44,93 +45,8 @@ class Entry:
     met: float
 
 
-class SpanOwner(Protocol):
-    """The owner of spans: a collective operation."""
-
-    name: str
-
-    @property
-    def step(self) -> int:
-        """Number of its step, from 1."""
-
-
-class Recorder(Protocol):
-    """Records events, or ignores them.
-
-    Attributes:
-      place: path for ``python -m tfdist trace``; empty: there is no file.
-    """
-
-    place: str
-
-    def enter(self, line: str, number: int, place: str, size_bytes: int) -> Entry:
-        """Record that this rank arrives at a collective operation, the ``number``-th one of this line of operations.
-
-        Returns:
-          The entry, for ``met`` and ``leave``.
-        """
-
-    def met(self, entry: Entry) -> None:
-        """Record that all ranks have arrived."""
-
-    def leave(self, entry: Entry) -> tuple[float, float]:
-        """Record that the operation is complete on this rank.
-
-        Returns:
-          Seconds that it took, and those of them in which this rank waited for others.
-        """
-
-    def spans(self, owner: SpanOwner) -> Span:
-        """Return a context manager ``span(kind, what)``, which records the time of its block if there is a timeline.
-
-        Kinds that follow each other: ``wait`` for peers, ``copy in``, ``reduce``, ``wait for sums``, ``copies`` or
-        ``rows`` of the others, and ``copy out``. ``held up`` surrounds them: the computation can do nothing until an
-        exchange is complete.
-        """
-
-    def look(self) -> None:
-        """Record the stacks of this process's threads."""
-
-    def flush(self) -> None:
-        """Write the file out, so that others can read it."""
-
-    def close(self, keep: bool) -> None:
-        """End the recording, and remove the file unless ``keep``."""
-
-
-class NullRecorder:
-    """A recorder that records nothing."""
-
-    place = ""
-    _nothing = contextlib.nullcontext()
-
-    def enter(self, line: str, number: int, place: str, size_bytes: int) -> Entry:
-        return Entry(0, 0.0, 0.0)
-
-    def met(self, entry: Entry) -> None:
-        pass
-
-    def leave(self, entry: Entry) -> tuple[float, float]:
-        return 0.0, 0.0
-
-    def spans(self, owner: SpanOwner) -> Span:
-        return self._span
-
-    def _span(self, kind: str, what: str) -> contextlib.AbstractContextManager[None]:
-        return self._nothing
-
-    def look(self) -> None:
-        pass
-
-    def flush(self) -> None:
-        pass
-
-    def close(self, keep: bool) -> None:
-        pass
-
-
 class FlightRecorder:
-    """See ``Recorder``.
+    """Records events.
 
     Args:
       path: path of the file, which must not exist; empty, or on a full or read-only disk: nothing is recorded.
@@ -138,6 +54,9 @@ class FlightRecorder:
       head: description of this process in the file; JSON.
       events: number of events that the file holds.
       detailed: True to record spans.
+
+    Attributes:
+      place: as given; empty: there is no file.
     """
 
     def __init__(self, path: str, place: str, head: Mapping[str, Any], events: int = LAST, detailed: bool = False):
@@ -154,19 +73,40 @@ class FlightRecorder:
             file.write(0, self._head)
 
     def enter(self, line: str, number: int, place: str, size_bytes: int) -> Entry:
+        """Record that this rank arrives at a collective operation, the ``number``-th one of this line of operations.
+
+        Returns:
+          The entry, for ``met`` and ``leave``.
+        """
         text = f"{SEPARATOR}{line}{SEPARATOR}{place}".encode()
         now = time.perf_counter()
         return Entry(self._write(text, number, size_bytes, now, 0.0), now, now)
 
     def met(self, entry: Entry) -> None:
+        """Record that all ranks have arrived."""
         entry.met = self._time(entry.number, _MET_AT)
 
     def leave(self, entry: Entry) -> tuple[float, float]:
+        """Record that the operation is complete on this rank.
+
+        Returns:
+          Seconds that it took, and those of them in which this rank waited for others.
+        """
         return self._time(entry.number, _END_AT) - entry.arrived, entry.met - entry.arrived
 
-    def spans(self, owner: SpanOwner) -> Span:
+    def spans(self, owner: str, step: Callable[[], int]) -> Span:
+        """Return a context manager ``span(kind, what)``, which records the time of its block if there is a timeline.
+
+        Kinds that follow each other: ``wait`` for peers, ``copy in``, ``reduce``, ``wait for sums``, ``copies`` or
+        ``rows`` of the others, and ``copy out``. ``held up`` surrounds them: the computation can do nothing until an
+        exchange is complete.
+
+        Args:
+          owner: name of a collective operation.
+          step: function that returns the number of its step, from 1.
+        """
         if not self._detailed:
-            return SILENT.spans(owner)
+            return lambda kind, what: _NOTHING
 
         @contextlib.contextmanager
         def span(kind: str, what: str) -> Iterator[None]:
@@ -175,7 +115,7 @@ class FlightRecorder:
                 yield
             finally:
                 # The step at the end counts: a copy in for the next step may begin before the collective counts it.
-                self._write(_text(kind, owner.name, what), owner.step, 0, start, time.perf_counter())
+                self._write(_text(kind, owner, what), step(), 0, start, time.perf_counter())
 
         return span
 
@@ -194,16 +134,19 @@ class FlightRecorder:
         return now
 
     def look(self) -> None:
+        """Record the stacks of this process's threads."""
         text = stacks().encode(errors="replace")[: STACKS_BYTES - STACKS.size]
         for file in self._files:
             # The head is written again, because somebody may have emptied the file.
             file.write(0, self._head + STACKS.pack(time.time(), len(text)) + text)
 
     def flush(self) -> None:
+        """Write the file out, so that others can read it."""
         for file in self._files:
             file.flush()
 
     def close(self, keep: bool) -> None:
+        """End the recording, and remove the file unless ``keep``."""
         if self._path and not keep:
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
@@ -255,7 +198,7 @@ class _File:
             os.close(self._descriptor)
 
 
-SILENT = NullRecorder()
+SILENT = FlightRecorder("", "", {})
 
 
 def _at(number: int, events: int) -> int:

@@ -23,7 +23,7 @@ from tfdist.core.log import write_last_message
 from tfdist.core.settings import Settings
 from tfdist.core.system import yield_processor
 from tfdist.processes.process_state import GONE
-from tfdist.record.flight_recorder import SILENT, Recorder
+from tfdist.record.flight_recorder import SILENT, FlightRecorder
 from tfdist.transport._long_wait import LongWait, Request, WaitOptions
 from tfdist.transport.awake import RunningSeconds
 from tfdist.transport.blocking_call import BlockingCall, watched
@@ -60,7 +60,7 @@ class StallDetector:
         self,
         states: States,
         settings: Settings,
-        recorder: Recorder = SILENT,
+        recorder: FlightRecorder = SILENT,
         end: Callable[[int], object] = os._exit,
     ) -> None:
         self.recorder = recorder

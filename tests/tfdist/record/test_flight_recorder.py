@@ -19,9 +19,7 @@ from tfdist.record.trace_files import flight_recorder, job_name, new_folder
 HEAD = {"rank": 1, "size": 2, "host": "here", "machine": "this", "program": "script.py"}
 
 
-class Owner:
-    name = "average"
-    step = 3
+OWNER = "average", lambda: 3
 
 
 def begun(path: Path, **arguments: object) -> FlightRecorder:
@@ -50,7 +48,7 @@ def test_the_last_operations_are_kept(tmp_path: Path) -> None:
 def test_spans_are_noted_if_there_is_to_be_a_timeline(tmp_path: Path) -> None:
     for detailed in (False, True):
         recorder = begun(tmp_path / f"{detailed}", detailed=detailed)
-        with recorder.spans(Owner())("reduce", "bucket 0"):
+        with recorder.spans(*OWNER)("reduce", "bucket 0"):
             pass
         events = read(tmp_path / f"{detailed}").events
         assert [(e.kind, e.owner, e.step, e.what) for e in events] == [("reduce", "average", 3, "bucket 0")] * detailed
@@ -142,7 +140,7 @@ def test_nobody_s_harm_to_the_file_is_the_rank_s(tmp_path: Path, harm: str) -> N
     program = f"""
 import os, resource, shutil
 from pathlib import Path
-from tests.tfdist.record.test_flight_recorder import Owner, begun, operation
+from tests.tfdist.record.test_flight_recorder import OWNER, begun, operation
 path, other = {str(path)!r}, {str(other)!r}
 recorder = begun(Path(path), detailed=True)
 operation(recorder, 1)
@@ -150,7 +148,7 @@ operation(recorder, 1)
 entry = recorder.enter("all ranks", 2, "step 2", 8)
 recorder.met(entry)
 recorder.leave(entry)
-with recorder.spans(Owner())("reduce", "bucket 0"):
+with recorder.spans(*OWNER)("reduce", "bucket 0"):
     pass
 recorder.look()
 recorder.flush()
@@ -185,5 +183,5 @@ def test_another_file_is_not_taken_for_one(tmp_path: Path) -> None:
 
 def test_silence_takes_no_note() -> None:
     SILENT.leave(SILENT.enter("all ranks", 1, "step 1", 8))
-    with SILENT.spans(Owner())("reduce", "bucket 0"):
+    with SILENT.spans(*OWNER)("reduce", "bucket 0"):
         pass
