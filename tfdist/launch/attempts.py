@@ -1,4 +1,8 @@
-"""Attempts: runs a program on some hosts, once or again: asks the hosts, and makes and runs the command line."""
+"""Attempts: runs a program on its hosts, and runs it again while it fails and the options allow this.
+
+An attempt goes on from the last checkpoint if the program writes any. The number of ranks is fixed while a job runs;
+between two attempts it may change. The program must handle this itself.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +10,23 @@ import argparse
 import atexit
 import contextlib
 import dataclasses
+import itertools
 import os
 import pwd
 import shlex
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tfdist.core import environment, system
 from tfdist.launch import launchers, reach
-from tfdist.launch.hosts import Host, LaunchError, is_here
+from tfdist.launch.hosts import Host, LaunchError, Places, is_here
 from tfdist.launch.supervision import Ended, Signals, supervise
 
-_PAUSE_SECONDS = 3.0  # between two questions to hosts that come up
+_PAUSE_SECONDS = 3.0  # between two questions to hosts that come up; for an attempt to release ports, locks and memory
 _PROGRESS_SECONDS = 30.0
 _SILENT_SECONDS = 5.0  # a question that takes longer is told
 _FIRST_ANSWER_SECONDS, _LATER_ANSWER_SECONDS = 60.0, 20.0
@@ -31,29 +37,31 @@ class Attempts:
 
     Args:
       options: options of the command line.
-      named: True if the user, not a batch system, has named the hosts.
-      start_seconds: time for hosts to come up, while they cannot be reached.
+      places: hosts of the job, and its number of ranks.
       command: the command that each rank runs.
       python: Python of the ranks.
       say: function that logs a line.
 
     Raises:
-      LaunchError: there is no MPI, or no launcher for it.
+      LaunchError: there is no MPI, or no launcher for it; or ``--min-ranks`` is given without ``--max-restarts``, or
+        exceeds the ranks.
     """
 
     def __init__(
         self,
         options: argparse.Namespace,
-        named: bool,
-        start_seconds: float,
+        places: Places,
         command: tuple[str, ...],
         python: str,
         say: Callable[[str], None],
     ) -> None:
-        self._options = options
-        self._start_seconds = start_seconds
-        self._command = command
-        self._say = say
+        most, least = places.ranks, options.min_ranks
+        if least is not None and options.max_restarts is None:
+            raise LaunchError(f"--min-ranks {least}: has an effect with --max-restarts only; add --max-restarts 3")
+        if least is not None and least > most:
+            raise LaunchError(f"--min-ranks {least}: the job begins with {most} ranks; give at most {most}")
+        self._options, self._places, self._command, self._say = options, places, command, say
+        self._restarts, self._least = options.max_restarts or 0, most if least is None else least
         try:
             self._ssh = tuple(shlex.split(options.ssh))
         except ValueError as error:  # a quotation mark without its end
@@ -66,9 +74,11 @@ class Attempts:
         self._from_here = tuple(name for name, value in exported.items() if value is None)
         values = {name: environment.variables()[name] for name in self._from_here}
         self._handed_on = environment.exported_variables() | values | self._set
+        # A variable of this environment is passed on anyway, and does not belong in the command line.
+        self._job = {} if environment.variables().get("TFDIST_JOB") else {"TFDIST_JOB": uuid.uuid4().hex[:8]}
         self._system = environment.batch_system()
         # A batch system's hosts need not be open to ssh, and it assigns the cores itself.
-        self._given = bool(self._system) and not named
+        self._given = bool(self._system) and not places.named
         self._here = launchers.facts_here(python)
         if launchers.family_of(self._here["mpi"]) == "Open MPI":
             environment.overwrite("HOME", self._home)
@@ -78,14 +88,15 @@ class Attempts:
             names = ("python", "tensorflow", "mpi4py", "cores")
             say(f"here: {', '.join(f'{name} {self._here[name]}' for name in names)}")
 
-    def check(self, machines: Sequence[Host]) -> None:
+    def check(self) -> None:
         """Ask whether the hosts of the first attempt answer. Wait for those that cannot be reached yet.
 
         Raises:
           LaunchError: a host does not answer; a line for each.
         """
-        others = [host.name for host in machines if not is_here(host.name)]
-        waits = self._start_seconds and not self._options.dry_run  # which starts nothing
+        patience = self._places.start_seconds
+        others = [host.name for host in self._places.machines if not is_here(host.name)]
+        waits = patience and not self._options.dry_run  # which starts nothing
         if self._given or (self._options.no_check and not (others and waits)):
             return
         if not others:
@@ -93,34 +104,88 @@ class Attempts:
                 raise LaunchError(problem)
             return
         begun, told = time.monotonic(), 0.0
-        late = self._ask(others, self._answer_seconds(0.0))
+        # An answer gets no longer than the hosts have for coming up, but enough time if its host is up.
+        least = _LATER_ANSWER_SECONDS if patience else _FIRST_ANSWER_SECONDS
+        late = self._ask(others, min(max(patience, least), _FIRST_ANSWER_SECONDS))
         while late:
             waited = time.monotonic() - begun
-            if waited >= self._start_seconds or not all(answer.passes for answer in late.values()):
-                waited_for = f" (waited {waited:.0f} s)" if waited >= self._start_seconds > 0 else ""
+            left = patience - waited
+            if left <= 0 or not all(answer.passes for answer in late.values()):
+                waited_for = f" (waited {waited:.0f} s)" if left <= 0 < patience else ""
                 raise LaunchError("\ntfdist-run: ".join(answer.problem for answer in late.values()) + waited_for)
             if waited >= told:
                 told = waited + _PROGRESS_SECONDS
                 first = next(iter(late.values())).problem.partition(";")[0]
-                left = self._start_seconds - waited
                 self._say(f"waiting for {len(late)} of {len(others)} hosts, {left:.0f} s at most: {first}")
-            time.sleep(min(_PAUSE_SECONDS, self._start_seconds - waited))
-            late = self._ask(list(late), self._answer_seconds(waited))
+            time.sleep(min(_PAUSE_SECONDS, left))
+            late = self._ask(list(late), min(max(left, least), _FIRST_ANSWER_SECONDS))
         if told:
             self._say(f"all hosts answer after {time.monotonic() - begun:.0f} s")
 
-    def left_out(self, hosts: Sequence[str]) -> dict[str, list[str]]:
-        """Return the hosts that do not answer before the next attempt, with the reasons."""
-        others = [] if self._given else [name for name in hosts if not is_here(name)]
-        return {host: [answer.problem] for host, answer in self._ask(others, _LATER_ANSWER_SECONDS).items()}
+    def run(self, signals: Signals) -> int:
+        """Run the job, and run it again while it fails and may start again.
 
-    def line(self, machines: tuple[Host, ...], ranks: int, variables: Mapping[str, str]) -> list[str]:
+        Args:
+          signals: signals to this process; after a signal that is to end the job there are no more attempts.
+
+        Returns:
+          The exit code of the last attempt.
+
+        Raises:
+          LaunchError: the launcher cannot be started.
+        """
+        machines, ranks, attempts = self._places.machines, self._places.ranks, self._restarts + 1
+        for attempt in itertools.count(1):
+            ended = self._attempt(machines, ranks, attempt - 1, signals)
+            if self._restarts and (ended.code or attempt > 1):
+                self._say(
+                    f"attempt {attempt} of {attempts} ended with exit code {ended.code} after {ended.seconds:.0f} s"
+                )
+            if not ended.code or attempt == attempts:
+                break
+            signals.wait(_PAUSE_SECONDS)
+            if machines and signals.ending is None:
+                silent = self._silent()
+                for problem in silent.values():
+                    self._say(problem)
+                machines = self._places.on_remaining(silent)
+                ranks = sum(host.ranks for host in machines)
+            if signals.ending is not None:
+                self._say(f"{signals.ending.name} was to end the job: it does not start again")
+                break
+            if ranks < self._least:
+                self._say(
+                    f"the hosts that are left have room for {ranks} of {self._places.ranks} ranks, and --min-ranks is "
+                    f"{self._least}: the job does not start again"
+                )
+                break
+            on = f" on {','.join(f'{host.name}:{host.ranks}' for host in machines)}" if machines else ""
+            fewer = f" instead of {self._places.ranks}" if ranks < self._places.ranks else ""
+            self._say(f"attempt {attempt + 1} of {attempts}: {ranks} rank{'s' * (ranks > 1)}{fewer}{on}")
+        return ended.code
+
+    def _silent(self) -> dict[str, str]:
+        """Return the hosts that do not answer before the next attempt, with the reasons."""
+        hosts = () if self._given else self._places.named or self._places.machines
+        others = [host.name for host in hosts if not is_here(host.name)]
+        return {host: answer.problem for host, answer in self._ask(others, _LATER_ANSWER_SECONDS).items()}
+
+    def _attempt(self, machines: tuple[Host, ...], ranks: int, restarted: int, signals: Signals) -> Ended:
+        told = {**self._job, "TFDIST_RESTARTS": str(restarted)} if self._restarts else {}
+        line = self.line(machines, ranks, **told)
+        marked = launchers.marked_lines(self._launcher, not self._options.no_prefix)
+        try:
+            return supervise(line, signals, marked, self._launcher.family == "Open MPI", len(machines))
+        except OSError as error:
+            raise LaunchError(f"{self._launcher.path}: cannot be started ({error.strerror})") from None
+
+    def line(self, machines: tuple[Host, ...], ranks: int, **variables: str) -> list[str]:
         """Return the launcher's command line, and log it.
 
         Args:
           machines: hosts with their ranks; empty for this host, or for the batch system's allocation.
           ranks: number of all ranks.
-          variables: environment variables for the ranks, in addition to the defaults.
+          **variables: environment variables for the ranks, in addition to the defaults.
 
         Raises:
           LaunchError: this launcher cannot start such a job.
@@ -157,23 +222,6 @@ class Attempts:
         self._say(shlex.join(launchers.command_line(self._launcher, told)))
         return line
 
-    def run(self, line: Sequence[str], signals: Signals, machines: int = 0) -> Ended:
-        """Run a command line until the launcher ends.
-
-        Args:
-          line: the launcher's command line.
-          signals: signals that are forwarded to the launcher.
-          machines: number of hosts with ranks; 0: unknown.
-
-        Raises:
-          LaunchError: the launcher cannot be started.
-        """
-        marked = launchers.marked_lines(self._launcher, not self._options.no_prefix)
-        try:
-            return supervise(line, signals, marked, self._launcher.family == "Open MPI", machines)
-        except OSError as error:
-            raise LaunchError(f"{self._launcher.path}: cannot be started ({error.strerror})") from None
-
     def _home(self, given: str | None) -> str | None:
         """Return another folder than HOME, where Open MPI runs files that it finds; None to keep HOME."""
         if given and system.only_ours(given):
@@ -190,11 +238,6 @@ class Attempts:
                 f"HOME={folder}"
             )
         return folder
-
-    def _answer_seconds(self, waited: float) -> float:
-        """Return the time for an answer: no longer than the hosts have for coming up, but enough for one that is up."""
-        left = max(self._start_seconds - waited, _LATER_ANSWER_SECONDS)
-        return min(left, _FIRST_ANSWER_SECONDS) if self._start_seconds else _FIRST_ANSWER_SECONDS
 
     def _ask(self, others: Sequence[str], seconds: float) -> dict[str, reach.Answer]:
         """Return the hosts that do not answer."""

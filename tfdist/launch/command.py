@@ -17,16 +17,14 @@ import os
 import re
 import shutil
 import sys
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from tfdist.core import environment
-from tfdist.launch import hosts, restarts, script
+from tfdist.launch import hosts, script
 from tfdist.launch.attempts import Attempts
-from tfdist.launch.hosts import Host, LaunchError
-from tfdist.launch.supervision import Ended, Signals
+from tfdist.launch.hosts import Host, LaunchError, Places
+from tfdist.launch.supervision import Signals
 from tfdist.processes import devices
 
 _USAGE_ERROR, _INTERRUPTED = 2, 130
@@ -156,23 +154,12 @@ def _run(options: argparse.Namespace) -> int:
         given = dict(options.export).get("PYTHONPATH") or environment.variables().get("PYTHONPATH")
         options.export.append(("PYTHONPATH", os.pathsep.join([_HOROVOD, given] if given else [_HOROVOD])))
     places = _places(options)
-    machines, ranks = places.machines, places.ranks
-    policy = restarts.Policy.of(options.max_restarts, ranks, options.min_ranks)
-    attempts = Attempts(options, bool(places.named), places.start_seconds, command, python, _say)
-    attempts.check(machines)
+    attempts = Attempts(options, places, command, python, _say)
+    attempts.check()
     if options.dry_run:
-        attempts.line(machines, ranks, {})
+        attempts.line(places.machines, places.ranks)
         return 0
-    signals = Signals()
-    # A variable of this environment is passed on anyway, and does not belong in the command line.
-    named = {} if environment.variables().get("TFDIST_JOB") else {"TFDIST_JOB": uuid.uuid4().hex[:8]}
-
-    def start(machines: tuple[Host, ...], ranks: int, restarted: int) -> Ended:
-        told = {**named, "TFDIST_RESTARTS": str(restarted)} if policy.restarts else {}
-        return attempts.run(attempts.line(machines, ranks, told), signals, len(machines))
-
-    room = restarts.room(places.named or machines, machines)
-    return restarts.run(policy, machines, room, signals, start, attempts.left_out, _say)
+    return attempts.run(Signals())
 
 
 def _command(options: argparse.Namespace) -> tuple[tuple[str, ...], str]:
@@ -199,40 +186,24 @@ def _command(options: argparse.Namespace) -> tuple[tuple[str, ...], str]:
     return tuple(words), os.path.abspath(found) if is_python else sys.executable
 
 
-class _Places(NamedTuple):
-    """Where a job runs.
-
-    Attributes:
-      named: the hosts with their slots, as the user or the MPI operator has named them.
-      machines: hosts with their ranks; empty: this host, or the batch system chooses.
-      ranks: number of all ranks.
-      start_seconds: time for the hosts to come up.
-    """
-
-    named: tuple[Host, ...]
-    machines: tuple[Host, ...]
-    ranks: int
-    start_seconds: float
-
-
-def _places(options: argparse.Namespace) -> _Places:
+def _places(options: argparse.Namespace) -> Places:
     named, start_seconds = _named_hosts(options)
     if named:
         machines = hosts.shared_out(options.n, named)
-        return _Places(named, machines, sum(host.ranks for host in machines), start_seconds)
+        return Places(named, machines, sum(host.ranks for host in machines), start_seconds)
     if options.n is not None:
-        return _Places((), (), options.n, start_seconds)
+        return Places((), (), options.n)
     system = environment.batch_system()
     if system == "Slurm":
         machines, reason = hosts.slurm_hosts(environment.variables())
         ranks = sum(host.ranks for host in machines)
         _say(f"{ranks} rank{'s' * (ranks > 1)} on {len(machines)} of Slurm's hosts, {reason}; -n N changes this")
-        return _Places((), machines, ranks, start_seconds)
+        return Places((), machines, ranks)
     if system:
         raise LaunchError("-n is missing: in a batch system's job give the number of ranks; write tfdist-run -n 4 …")
     gpus = devices.gpus_of_machine()
     _say(f"{gpus or 1} rank{'s' * (gpus > 1)}, {'one per GPU' if gpus else 'since there is no GPU'}; -n N changes this")
-    return _Places((), (), gpus or 1, start_seconds)
+    return Places((), (), gpus or 1)
 
 
 def _named_hosts(options: argparse.Namespace) -> tuple[tuple[Host, ...], float]:

@@ -6,7 +6,7 @@ import functools
 import re
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +22,32 @@ class Host(NamedTuple):
 
     name: str
     ranks: int
+
+
+class Places(NamedTuple):
+    """Where a job runs.
+
+    Attributes:
+      named: the hosts with their slots, as the user or the MPI operator has named them.
+      machines: hosts with their ranks; empty: this host, or the batch system chooses.
+      ranks: number of all ranks.
+      start_seconds: time for the hosts to come up.
+    """
+
+    named: tuple[Host, ...]
+    machines: tuple[Host, ...]
+    ranks: int
+    start_seconds: float = 0.0
+
+    def on_remaining(self, silent: Collection[str]) -> tuple[Host, ...]:
+        """Distribute the ranks over the hosts that answer, in order; fewer ranks if there is no room for all.
+
+        Args:
+          silent: the hosts that do not answer.
+        """
+        given = self.named if any(host.ranks for host in self.named) else self.machines  # shared equally: as before
+        left = [Host(host.name, host.ranks or 1) for host in given if host.name not in silent]
+        return shared_out(min(self.ranks, sum(host.ranks for host in left)), left) if left else ()
 
 
 # A name that begins with "-" would be an option of ssh.

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from tests.launch import ROOT, TFDIST_RUN, Finished, run
-from tfdist.launch import restarts
-from tfdist.launch.hosts import Host, LaunchError, parse, shared_out
-from tfdist.launch.restarts import Policy
+from tfdist.launch import command, reach
+from tfdist.launch.attempts import Attempts
+from tfdist.launch.hosts import Host, LaunchError
 from tfdist.launch.supervision import Ended
 
 
-class Pretended:
+class Pretended(Attempts):
     """A simulated job: attempts end with these exit codes, and some hosts are gone after each attempt."""
 
     def __init__(self, codes: Sequence[int], gone: Sequence[Sequence[str]] = (), ending_after: int = 99) -> None:
@@ -32,32 +32,31 @@ class Pretended:
         if len(self.started) >= self._ending_after:
             self.ending = signal.SIGTERM
 
-    def start(self, machines: tuple[Host, ...], ranks: int, restarted: int) -> Ended:
+    def _attempt(self, machines: tuple[Host, ...], ranks: int, restarted: int, signals: object) -> Ended:
         self.started.append((",".join(f"{host.name}:{host.ranks}" for host in machines), ranks, restarted))
         return Ended(self._codes[len(self.started) - 1], 7.4)
 
-    def ask(self, hosts: Sequence[str]) -> dict[str, list[str]]:
+    def _ask(self, others: Sequence[str], seconds: float) -> dict[str, reach.Answer]:
         gone = self._gone[len(self.started) - 1]
-        return {host: [f"{host}: is gone"] for host in hosts if host in gone}
+        return {host: reach.Answer(f"{host}: is gone") for host in others if host in gone}
 
-    def run(self, hosts: str, ranks: int | None, most: int | None, least: int | None = None) -> int:
-        given = parse(hosts) if hosts else ()
-        machines = shared_out(ranks, given) if given else ()
-        total = ranks or sum(host.ranks for host in machines)
-        room = restarts.room(given, machines)
-        policy = Policy.of(most, total, least)
-        return restarts.run(policy, machines, room, self, self.start, self.ask, self.said.append)  # type: ignore[arg-type]
+    def job(self, hosts: str, ranks: int | None, most: int | None, least: int | None = None) -> int:
+        words = [f"-n={ranks}"] * bool(ranks) + [f"-H={hosts}"] * bool(hosts)
+        words += [f"--max-restarts={most}"] * bool(most) + [f"--min-ranks={least}"] * bool(least)
+        options = command._parser().parse_args([*words, "python"])
+        super().__init__(options, command._places(options), (), sys.executable, self.said.append)
+        return self.run(self)  # type: ignore[arg-type]
 
 
 def test_without_the_option_there_is_one_attempt_and_no_word() -> None:
     job = Pretended([3])
-    assert job.run("", 2, None) == 3
+    assert job.job("", 2, None) == 3
     assert job.started == [("", 2, 0)] and job.said == []
 
 
 def test_it_starts_again_until_it_succeeds() -> None:
     job = Pretended([9, 0])
-    assert job.run("", 2, 5) == 0
+    assert job.job("", 2, 5) == 0
     assert job.started == [("", 2, 0), ("", 2, 1)]
     assert job.said == [
         "attempt 1 of 6 ended with exit code 9 after 7 s",
@@ -68,41 +67,41 @@ def test_it_starts_again_until_it_succeeds() -> None:
 
 def test_it_starts_again_so_often_and_no_more() -> None:
     job = Pretended([9, 9, 4])
-    assert job.run("", 2, 2) == 4
+    assert job.job("", 2, 2) == 4
     assert [restarted for _, _, restarted in job.started] == [0, 1, 2]
     assert job.said[-1] == "attempt 3 of 3 ended with exit code 4 after 7 s"
 
 
 def test_a_signal_ends_it_for_good() -> None:
     job = Pretended([130, 0], ending_after=1)
-    assert job.run("", 2, 2) == 130
+    assert job.job("", 2, 2) == 130
     assert len(job.started) == 1
     assert job.said[-1] == "SIGTERM was to end the job: it does not start again"
 
 
 def test_hosts_that_are_gone_are_left_out_and_may_come_back() -> None:
     job = Pretended([1, 1, 1, 0], [["b"], ["a"], []])
-    assert job.run("a:2,b:2,c:1", None, 3, 3) == 0
+    assert job.job("a:2,b:2,c:1", None, 3, 3) == 0
     assert job.started == [("a:2,b:2,c:1", 5, 0), ("a:2,c:1", 3, 1), ("b:2,c:1", 3, 2), ("a:2,b:2,c:1", 5, 3)]
     assert job.said[1:3] == ["b: is gone", "attempt 2 of 4: 3 ranks instead of 5 on a:2,c:1"]
 
 
 def test_hosts_with_room_stand_in_for_one_that_is_gone() -> None:
     job = Pretended([1, 0], [["a"]])
-    assert job.run("a:2,b:2,c:2", 3, 1) == 0
+    assert job.job("a:2,b:2,c:2", 3, 1) == 0
     assert job.started == [("a:2,b:1", 3, 0), ("b:2,c:1", 3, 1)]
 
 
 def test_ranks_that_were_shared_equally_stay_where_they_are() -> None:
     job = Pretended([1, 0], [["b"]])
-    assert job.run("a,b", 5, 1, 3) == 0
+    assert job.job("a,b", 5, 1, 3) == 0
     assert job.started == [("a:3,b:2", 5, 0), ("a:3", 3, 1)]
 
 
 @pytest.mark.parametrize(("least", "gone"), [(None, ["b"]), (2, ["a", "b"])])
 def test_too_few_ranks(least: int | None, gone: list[str]) -> None:
     job = Pretended([5], [gone])
-    assert job.run("a:2,b:2", None, 1, least) == 5
+    assert job.job("a:2,b:2", None, 1, least) == 5
     assert job.said[-1] == (
         f"the hosts that are left have room for {4 - 2 * len(gone)} of 4 ranks, and --min-ranks is {least or 4}: the "
         "job does not start again"
@@ -111,9 +110,9 @@ def test_too_few_ranks(least: int | None, gone: list[str]) -> None:
 
 def test_options_that_do_not_fit() -> None:
     with pytest.raises(LaunchError, match="--min-ranks 2: .* add --max-restarts"):
-        Policy.of(None, 4, 2)
+        Pretended([]).job("", 4, None, 2)
     with pytest.raises(LaunchError, match="--min-ranks 5: the job begins with 4 ranks"):
-        Policy.of(3, 4, 5)
+        Pretended([]).job("", 4, 3, 5)
 
 
 def again(*arguments: str, seconds: float = 90) -> Finished:

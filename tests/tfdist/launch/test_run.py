@@ -23,7 +23,7 @@ from tfdist.launch import command, hosts, launchers, reach
 from tfdist.launch._rank_prefix import Lines
 from tfdist.launch.attempts import Attempts, binding
 from tfdist.launch.command import main
-from tfdist.launch.hosts import Host, LaunchError
+from tfdist.launch.hosts import Host, LaunchError, Places
 from tfdist.launch.launchers import Launcher, Plan
 
 HYDRA = Launcher("/mpi/mpirun", "MPICH", 5)
@@ -395,9 +395,10 @@ def asked(monkeypatch: pytest.MonkeyPatch, start_seconds: float, *arguments: str
     monkeypatch.setattr(reach, "silent", silent)
     monkeypatch.setattr(attempts, "_PAUSE_SECONDS", 0.01)
     options = command._parser().parse_args([*arguments, "python"])
-    check = Attempts(options, True, start_seconds, (sys.executable, "x.py"), sys.executable, lambda text: None).check
+    both = (Host("a", 1), Host("b", 1))
+    places = Places(both, both, 2, start_seconds)
     try:
-        check([Host("a", 1), Host("b", 1)])
+        Attempts(options, places, (sys.executable, "x.py"), sys.executable, lambda text: None).check()
     except LaunchError as error:
         return questions, str(error)
     return questions, ""
@@ -437,7 +438,7 @@ def test_open_mpi_s_home_is_of_this_user_alone(
         user = {os.geteuid(): SimpleNamespace(pw_dir=str(tmp_path / of_user))} if of_user else {}
         monkeypatch.setattr(pwd, "getpwuid", user.__getitem__)
         options = command._parser().parse_args(["python"])
-        Attempts(options, True, 0, (sys.executable, "x.py"), sys.executable, told.append)
+        Attempts(options, Places((), (), 1), (sys.executable, "x.py"), sys.executable, told.append)
         return Path(environment.variables()["HOME"])
 
     for of_user, expected in (("", "tfdist-home-"), ("absent", "tfdist-home-"), ("own", "own")):
