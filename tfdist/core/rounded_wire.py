@@ -74,8 +74,8 @@ def of_mean(values: np.ndarray) -> np.ndarray:
     return found
 
 
-class RoundedWire:
-    """Encoder of one array, used in each exchange; see ``wires.Wire``.
+class Wire:
+    """Encoder of one array between machines, used in each exchange. A message depends on earlier messages.
 
     Args:
       numbers: numbers of the messages.

@@ -5,30 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 
-from tfdist.core.rounded_wire import Numbers, RoundedWire, of_largest, of_mean
-
-
-class Wire(Protocol):
-    """Encoder of one array between machines. A message may depend on earlier messages.
-
-    Attributes:
-      lost: float32 [elements], rounding errors of the last messages, which are added to the next values.
-    """
-
-    lost: np.ndarray
-
-    def size_bytes(self, elements: int) -> int:
-        """Return the size of a message of so many elements."""
-
-    def encode(self, array: np.ndarray, part: slice) -> np.ndarray:
-        """Return a message, uint8, with a part of the array. The array is not changed."""
-
-    def decode(self, message: np.ndarray, out: np.ndarray) -> None:
-        """Write the values of a message into an array with the same number of elements."""
+from tfdist.core.rounded_wire import Numbers, Wire, of_largest, of_mean
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +29,7 @@ class Format:
 
 
 def _rounded(bits: int, most: int, block: int, scales: Callable[[np.ndarray], np.ndarray]) -> Callable[[int], Wire]:
-    return functools.partial(RoundedWire, Numbers(bits, most, block, scales))
+    return functools.partial(Wire, Numbers(bits, most, block, scales))
 
 
 PLAIN = Format("none", "float32")

@@ -9,7 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from tfdist.core.reduce_ops import Op
-from tfdist.core.wires import PLAIN, Format, Wire
+from tfdist.core.rounded_wire import Wire
+from tfdist.core.wires import PLAIN, Format
 from tfdist.engine._buffers import Allocate
 from tfdist.engine._layout import Piece
 from tfdist.record.flight_recorder import Span

@@ -14,9 +14,9 @@ import numpy as np
 from mpi4py import MPI
 
 from tfdist.core.reduce_ops import Op
+from tfdist.core.rounded_wire import Wire
 from tfdist.core.system import yield_processor
 from tfdist.core.topology import Shard
-from tfdist.core.wires import Wire
 from tfdist.mpi._messages import Messages
 from tfdist.mpi._node import MpiNode
 from tfdist.mpi._reduction import InterNodeReductions

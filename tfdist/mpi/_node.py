@@ -9,8 +9,8 @@ import numpy as np
 from tfdist.core import reduce_ops
 from tfdist.core.alignment import aligned
 from tfdist.core.reduce_ops import Op
+from tfdist.core.rounded_wire import Wire
 from tfdist.core.topology import Shard
-from tfdist.core.wires import Wire
 from tfdist.mpi._messages import Wait
 from tfdist.mpi._reduction import InterNodeReductions
 from tfdist.mpi._shared_memory import ROW_BYTES, Segments

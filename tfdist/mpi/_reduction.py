@@ -18,8 +18,8 @@ from mpi4py import MPI
 
 from tfdist.core import reduce_ops
 from tfdist.core.reduce_ops import Op
+from tfdist.core.rounded_wire import Wire
 from tfdist.core.topology import Shard
-from tfdist.core.wires import Wire
 from tfdist.transport.array_messages import Encoded, Encoding, Unencoded
 from tfdist.transport.stall_detection import StallDetector, broken
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tfdist.core.wires import Wire
+from tfdist.core.rounded_wire import Wire
 
 
 class Encoding(Protocol):

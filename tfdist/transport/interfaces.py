@@ -13,10 +13,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from tfdist.core.reduce_ops import Op
+from tfdist.core.rounded_wire import Wire
 from tfdist.core.topology import Topology
-from tfdist.core.wires import Wire
 from tfdist.processes.mapped_memory import MappedMemory
-from tfdist.record.flight_recorder import Recorder
+from tfdist.record.flight_recorder import FlightRecorder
 from tfdist.transport.saves import PendingSave, Position
 
 
@@ -222,7 +222,7 @@ class World(Group, Protocol):
       position: position of this rank in the order of the calls that all ranks make.
     """
 
-    recorder: Recorder
+    recorder: FlightRecorder
     hosts: Sequence[str]
     position: Position
     local_rank: int

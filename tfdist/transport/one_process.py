@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from tfdist.core.reduce_ops import Op
+from tfdist.core.rounded_wire import Wire
 from tfdist.core.topology import Topology
-from tfdist.core.wires import Wire
-from tfdist.record.flight_recorder import SILENT, Recorder
+from tfdist.record.flight_recorder import SILENT, FlightRecorder
 from tfdist.transport.interfaces import Channel, Group, Node, PeerError, Sums
 from tfdist.transport.saves import PendingSave, Position
 
@@ -33,7 +33,7 @@ class OneProcess:
     hosts: Sequence[str] = ("",)
 
     def __init__(self) -> None:
-        self.recorder: Recorder = SILENT
+        self.recorder: FlightRecorder = SILENT
         self.position = Position(lambda position: None)
         self.control: Channel = self
         self.kept: dict[Any, Any] = {}
@@ -102,7 +102,7 @@ class OneProcess:
         pass
 
     def save(self, path: str, follows: bool = False) -> PendingSave:
-        return _Writes()
+        return PendingSave(writes=True)
 
     def together(self, what: str, give_up: Callable[[PeerError], None]) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
@@ -129,18 +129,6 @@ class OneProcess:
         return [note]
 
     def finish(self) -> None:
-        pass
-
-
-class _Writes:
-    """See ``saves.PendingSave``. The only process writes."""
-
-    writes = True
-
-    def done(self) -> None:
-        pass
-
-    def failed(self, error: BaseException) -> None:
         pass
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 PASSED_ALL = 1 << 62  # the position of a rank that is not in step with the others any more
 BACKGROUND = -1  # the position of other threads than the main one, whose saves are only counted
@@ -57,16 +57,25 @@ class Position:
             return self.now
 
 
-class PendingSave(Protocol):
-    """A save of this rank. ``writes`` is True if this rank is to write, False if another rank has written."""
+class PendingSave:
+    """A save of this rank, from its beginning to its end.
 
-    writes: bool
+    Args:
+      writes: True if this rank is to write, False if another rank has written.
+      end: function to call at the end, with the exception or None.
+    """
+
+    def __init__(self, writes: bool, end: Callable[[BaseException | None], None] = lambda error: None) -> None:
+        self.writes = writes
+        self._end = end
 
     def done(self) -> None:
         """Note that the save is written."""
+        self._end(None)
 
     def failed(self, error: BaseException) -> None:
         """Note that the save has failed."""
+        self._end(error)
 
 
 class Phase(enum.IntEnum):

@@ -17,6 +17,7 @@ from tfdist.transport.saves import (
     BACKGROUND,
     MOST_SAVES,
     Outcome,
+    PendingSave,
     Phase,
     Reading,
     Save,
@@ -35,25 +36,6 @@ _OTHER_THREADS_SECONDS = 10.0  # for another rank's thread to come, which no pos
 _WITNESSES = ("", ".index", "/saved_model.pb", "/saved_model.pbtxt", "/metadata.json")  # of files, prefixes, folders
 _WORDS = 300  # characters of the message of an exception that is too long or cannot be sent
 _FAILURE_BYTES = 600
-
-
-class OwnSave:
-    """A save of this rank, from its beginning to its end; see ``saves.PendingSave``.
-
-    Args:
-      writes: True if this rank writes.
-      end: function to call at the end, with the exception or None.
-    """
-
-    def __init__(self, writes: bool, end: Callable[[BaseException | None], None] = lambda error: None) -> None:
-        self.writes = writes
-        self._end = end
-
-    def done(self) -> None:
-        self._end(None)
-
-    def failed(self, error: BaseException) -> None:
-        self._end(error)
 
 
 class Saving:
@@ -76,10 +58,10 @@ class Saving:
         self._lock = threading.Lock()
         self._shared: dict[int, bool] = {}  # by device: whether other machines see its files
 
-    def begin(self, path: str, follows: bool = False) -> OwnSave:
+    def begin(self, path: str, follows: bool = False) -> PendingSave:
         """See ``interfaces.World.save``."""
         if self._detector.apart:
-            return OwnSave(writes=True)
+            return PendingSave(writes=True)
         own = self._next(digest(path))
         observer = _Observer(self._states, self._settings.stall_seconds, own.position == BACKGROUND)
         self._tell(own)
@@ -94,7 +76,7 @@ class Saving:
             raise error
         if found is not Outcome.AWAY or follows:
             self._tell(own._replace(phase=Phase.LEFT))
-            return OwnSave(writes=False)
+            return PendingSave(writes=False)
 
         def end(error: BaseException | None) -> None:
             if error is None:
@@ -102,7 +84,7 @@ class Saving:
             else:
                 self._fail(own, error)
 
-        return OwnSave(True, end)
+        return PendingSave(True, end)
 
     def _next(self, path: int) -> Save:
         in_order = self._detector.callers.in_order
