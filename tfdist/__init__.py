@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tfdist.core.own_programs import runs_own_program
 from tfdist.core.settings import Settings, SettingsError
 from tfdist.start import process
-from tfdist.transport.interfaces import DisagreementError, PeerError
+from tfdist.transport.errors import DisagreementError, PeerError
 
 if not runs_own_program():
     process()

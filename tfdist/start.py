@@ -28,7 +28,8 @@ from tfdist.graph.job import Job, Switches
 from tfdist.mpi.connect import connect
 from tfdist.processes import companion, devices, exit_code
 from tfdist.transport import agreement
-from tfdist.transport.interfaces import SetupError, World
+from tfdist.transport.errors import SetupError
+from tfdist.transport.interfaces import World
 
 if TYPE_CHECKING:
     from tfdist.hooks.install import Hooks
@@ -136,10 +137,10 @@ class Process:
     def _say_apart(self, last: dict[str, int]) -> None:
         from tfdist.hooks.abort import abort
 
-        self.job.world.announce("running")  # all ranks have met at the end of their programs: no rank is missing
+        self.job.world.waits.announce("running")  # all ranks have met at the end of their programs: no rank is missing
         try:
             self.steps.replicas.settle(last)
-            self.job.world.announce("ended")
+            self.job.world.waits.announce("ended")
         except Exception as error:
             world = self.job.world
             abort(world, f"tfdist: rank {world.rank} of {world.size}, at its end: {type(error).__name__}: {error}")

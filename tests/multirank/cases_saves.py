@@ -559,7 +559,7 @@ def case_after_ranks_have_joined() -> None:
         for _ in range(2 + RANK):
             session.run(step)
         tfdist.join()
-        position = inside.job().world.position.now
+        position = inside.job().world.waits.position.now
         assert len(set(everywhere(position))) == 1
         own.load(np.full(100, float(RANK)), session)
         assert in_checkpoint(saver.save(session, f"{folder}/m")) == 0

@@ -20,7 +20,8 @@ from tfdist.engine import _layout
 from tfdist.engine._buffers import BUFFERS
 from tfdist.engine.engines import Bucket, BucketAllReduce, Context, Lost
 from tfdist.processes.mapped_memory import RESULTS, STAGING, Memory
-from tfdist.transport.interfaces import Channel, Node, PeerError
+from tfdist.transport.errors import PeerError
+from tfdist.transport.interfaces import Channel, Node
 
 # A block is read from another rank, added and divided while it stays in a core's second-level cache.
 BLOCK_BYTES = 1 << 19

@@ -18,7 +18,8 @@ from tfdist.engine.exchange import Exchange
 from tfdist.engine.wait_table import WaitTable
 from tfdist.engine.word import Word
 from tfdist.record.flight_recorder import FlightRecorder
-from tfdist.transport.interfaces import Channel, DisagreementError, Group, PeerError
+from tfdist.transport.errors import DisagreementError, PeerError
+from tfdist.transport.interfaces import Channel, Group
 
 _SETS = -1  # in place of a word, before a step
 _PARTS = 1 << 12  # exchanges of a collective, and sizes of those whose sizes change, at most

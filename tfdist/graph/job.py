@@ -202,7 +202,7 @@ class ThreadGuard:
                 "the other"
             )
         self._inside = thread.ident or 0, thread.name, what
-        self._world.called()
+        self._world.waits.callers.called()
         exchange = self._switches.exchange
         try:
             with contextlib.nullcontext() if exchange is None else exchange.running(what):
@@ -307,7 +307,7 @@ def alone(job: Job, reason: str) -> Iterator[None]:
     switches = job.switches
     switches.alone_depth += 1
     try:
-        with job.world.alone(reason):
+        with job.world.waits.alone(reason):
             yield
     finally:
         switches.alone_depth -= 1

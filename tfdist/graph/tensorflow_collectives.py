@@ -26,7 +26,8 @@ from tfdist.graph.addresses import Ports, own_address, unreachable
 from tfdist.graph.graph_exchange import GraphExchange
 from tfdist.graph.job import Job
 from tfdist.processes.devices import gpus_of_machine
-from tfdist.transport.interfaces import Group, PeerError, World
+from tfdist.transport.errors import PeerError
+from tfdist.transport.interfaces import Group, World
 
 _DTYPES = {tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64}
 _PLACE = "the addresses of TensorFlow's servers"
@@ -175,13 +176,13 @@ class TensorFlowCollectives(GraphExchange):
         if not isinstance(error, _OF_OTHERS) or not (gone or "ollective" in str(error)):
             return None
         time.sleep(_SPEAKS_SECONDS)  # in this time the failed rank reports why, and ends the job
-        kind, who = type(error).__name__, self._world.lost() or "a rank has failed"
+        kind, who = type(error).__name__, self._world.waits.lost() or "a rank has failed"
         failure = self._lost or PeerError(f"rank {self._world.rank}: {self.name} cannot go on ({kind}): {who}")
         self._world.control.give_up(failure)
         return failure
 
     def running(self, what: str) -> contextlib.AbstractContextManager[None]:
-        return self._world.together(what, self._abort)
+        return self._world.waits.together(what, self._abort)
 
     def _abort(self, error: PeerError) -> None:
         self._lost = error

@@ -46,7 +46,7 @@ class ProcessSetState:
         words = "all ranks" if number == 0 else f"process set {number} (ranks {', '.join(map(str, ranks))})"
         # The negotiation's thread has no position in the program. The rank's position counts the operations that it
         # begins instead, since all ranks begin them in the program's order.
-        self._position = job.world.position if number == 0 else None
+        self._position = job.world.waits.position if number == 0 else None
         count = self._position.count if self._position is not None else lambda: None
         limits = settings.stall_seconds, settings.stall_abort_seconds
         self.negotiation = None if group is None else Negotiation(group, words, *limits, count)

@@ -18,7 +18,7 @@ from tfdist.compat.variables import native
 from tfdist.core.log import announce
 from tfdist.horovod.basics import init, shutdown
 from tfdist.horovod.functions import broadcast_object, broadcast_variables, build
-from tfdist.transport.interfaces import PeerError
+from tfdist.transport.errors import PeerError
 from tfdist.variables.eager_variables import random_state
 
 _LOST = (

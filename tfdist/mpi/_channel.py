@@ -21,7 +21,8 @@ from tfdist.mpi._messages import Messages
 from tfdist.mpi._node import MpiNode
 from tfdist.mpi._reduction import InterNodeReductions
 from tfdist.record.flight_recorder import Entry
-from tfdist.transport.interfaces import DisagreementError, Node, Sums
+from tfdist.transport.errors import DisagreementError
+from tfdist.transport.interfaces import Node, Sums
 from tfdist.transport.stall_detection import Request, StallDetector
 
 _GATHERED_RANKS = 64  # up to here an all-gather of 1.5 KB in all is faster than to compare by an all-reduce

@@ -17,7 +17,8 @@ from tfdist.mpi._node import MpiNode
 from tfdist.mpi._pool import Pool
 from tfdist.mpi._reduction import InterNodeReductions
 from tfdist.mpi._windows import Windows
-from tfdist.transport.interfaces import SMALL_BYTES, Channel, DisagreementError
+from tfdist.transport.errors import DisagreementError
+from tfdist.transport.interfaces import SMALL_BYTES, Channel
 from tfdist.transport.stall_detection import StallDetector
 
 _LONGEST_WORDS = 40

@@ -24,7 +24,7 @@ from tfdist.core import environment
 from tfdist.core.environment import Launch
 from tfdist.core.log import announce, set_log_prefix
 from tfdist.core.system import SHARED_MEMORY
-from tfdist.transport.interfaces import SetupError
+from tfdist.transport.errors import SetupError
 
 NETWORK_MODULE = "MPIR_CVAR_CH4_NETMOD"
 TWO_LEVELS = "OMPI_MCA_coll_han_priority"

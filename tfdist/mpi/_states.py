@@ -18,7 +18,7 @@ from tfdist.core.system import memory_folder
 from tfdist.mpi._windows import shared_memory
 from tfdist.processes.process_state import GONE, Process
 from tfdist.record.flight_recorder import FlightRecorder
-from tfdist.transport.interfaces import SetupError
+from tfdist.transport.errors import SetupError
 from tfdist.transport.state_line import STATE_BYTES, Held, RankState, StateLine
 
 _LOOK_SECONDS = 1.0  # largest age of the script's line

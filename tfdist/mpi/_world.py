@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from mpi4py import MPI
@@ -26,8 +25,8 @@ from tfdist.processes.launcher_watch import LauncherWatch
 from tfdist.record.flight_recorder import FlightRecorder
 from tfdist.record.trace_files import flight_recorder, job_name, new_folder
 from tfdist.transport.awake import RunningSeconds
-from tfdist.transport.interfaces import Group, PeerError, SetupError
-from tfdist.transport.saves import PendingSave
+from tfdist.transport.errors import PeerError, SetupError
+from tfdist.transport.interfaces import Group
 from tfdist.transport.saving import Saving
 from tfdist.transport.stall_detection import StallDetector
 
@@ -93,9 +92,8 @@ class MpiWorld(MpiGroup):
         self._has_neighbours = has_neighbours
         self._unmappable: str | None = None
         super().__init__(Communicators(comm, detector, range(comm.size), topology, "all ranks", windows))
-        self._detector = detector
-        self.position = detector.position
-        self._saving = Saving(detector, self._states, self._states.near, settings)
+        self.waits = detector
+        self.saves = Saving(detector, self._states, self._states.near, settings)
         self._groups = Groups(comm, detector, topology)
 
     def _begin(self, settings: Settings) -> MPI.Intracomm:
@@ -134,32 +132,8 @@ class MpiWorld(MpiGroup):
     def group(self, ranks: Sequence[int]) -> Group:
         return self._groups.take(ranks)
 
-    def alone(self, reason: str) -> contextlib.AbstractContextManager[None]:
-        return self._detector.alone(reason)
-
-    def announce(self, kind: str, what: str = "") -> None:
-        self._detector.announce(kind, what)
-
-    def called(self) -> None:
-        self._detector.callers.called()
-
-    def save(self, path: str, follows: bool = False) -> PendingSave:
-        return self._saving.begin(path, follows)
-
-    def together(self, what: str, give_up: Callable[[PeerError], None]) -> contextlib.AbstractContextManager[None]:
-        return self._detector.together(what, give_up)
-
-    def lost(self) -> str:
-        return self._detector.lost()
-
-    def acting(self) -> contextlib.AbstractContextManager[None]:
-        return self._detector.callers.acting()
-
-    def unordered(self) -> contextlib.AbstractContextManager[None]:
-        return self._detector.unordered()
-
     def local_affinities(self, cores: frozenset[int]) -> list[frozenset[int]]:
-        with self._detector.inside("the sharing of the machine's cores"):
+        with self.waits.inside("the sharing of the machine's cores"):
             return self._machine.allgather(cores)
 
     def description(self) -> str:
@@ -169,7 +143,7 @@ class MpiWorld(MpiGroup):
         self._abort(exit_code)
 
     def end(self, exit_code: int = 0, note: int = 0) -> list[int]:
-        self._detector.announce("ended", f"with exit code {exit_code}" if exit_code else "")
+        self.waits.announce("ended", f"with exit code {exit_code}" if exit_code else "")
         # MPI's own finalisation busy-waits. A rank that has finished must leave its core to ranks that work.
         return self._meet("has ended", note)
 
@@ -186,14 +160,14 @@ class MpiWorld(MpiGroup):
     def _wait_for_closed(self) -> None:
         """Wait until all ranks have closed their states: the calls after this block, and cannot name a missing rank."""
         request = self._comm.Ibarrier()
-        if self._detector.gave_up:  # it does not report other ranks any more
+        if self.waits.gave_up:  # it does not report other ranks any more
             while not request.Test():
                 time.sleep(0.01)
             return
         try:
-            self._detector.wait(request, "the end of the program", moving=True)
+            self.waits.wait(request, "the end of the program", moving=True)
         except PeerError as error:
-            self._detector.end_job(error)
+            self.waits.end_job(error)
 
     def _meet(self, what: str, note: int) -> list[int]:
         """Wait for the ends of all ranks and return their notes; empty if one is gone after its end, without MPI's."""
@@ -208,12 +182,12 @@ class MpiWorld(MpiGroup):
             waited = clock.passed()
             if waited >= next_look:
                 next_look = waited + _LOOK_SECONDS
-                lost = self._detector.lost()
+                lost = self.waits.lost()
                 last_seen = last_seen if lost else waited
-                if self._detector.gone_after_its_end:
+                if self.waits.gone_after_its_end:
                     return []
                 self._launcher.look()
-            reason = "gave up waiting" if self._detector.gave_up else "lost its launcher" if self._launcher.gone else ""
+            reason = "gave up waiting" if self.waits.gave_up else "lost its launcher" if self._launcher.gone else ""
             if reason and waited > self._stall_abort_seconds:
                 self._say_and_abort(
                     f"rank {self.rank} {reason}, and {what} {waited:.0f} s ago: the other ranks end now"

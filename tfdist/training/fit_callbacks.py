@@ -23,7 +23,7 @@ from tfdist.training._replicas import EagerReplicas
 from tfdist.training.moments import Moments
 from tfdist.training.replica_check import ReplicaCheck
 from tfdist.training.shared_variables import SharedVariables
-from tfdist.transport.interfaces import DisagreementError
+from tfdist.transport.errors import DisagreementError
 from tfdist.variables.eager_variables import random_state
 
 _STOP = "stop_training"

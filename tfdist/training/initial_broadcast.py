@@ -12,7 +12,7 @@ import tensorflow as tf
 from tfdist.compat.graphs import without_control_dependencies
 from tfdist.graph.graph_state import state_of
 from tfdist.graph.job import Job
-from tfdist.transport.interfaces import DisagreementError
+from tfdist.transport.errors import DisagreementError
 from tfdist.variables.initial_sync import INITIALISER, Participant, Values, meet
 from tfdist.variables.session_variables import array
 
@@ -45,7 +45,10 @@ def broadcast_behind(initializer: tf.Operation, variables: Sequence[Any], job: J
     def call(*values: np.ndarray) -> list[np.ndarray]:
         own = {name: array(value) for name, value in zip(names, values, strict=True)}
         try:
-            with job.world.acting(), _one_at_a_time:  # TensorFlow runs several initialisers in parallel threads
+            with (
+                job.world.waits.callers.acting(),
+                _one_at_a_time,
+            ):  # TensorFlow runs several initialisers in parallel threads
                 _, received = meet(job.world.control, visitor, lambda: own)
             return [_fitting(name, own[name], received) for name in names]
         except BaseException as error:

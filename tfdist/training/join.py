@@ -31,9 +31,9 @@ def join(job: Job, sessions: SessionSteps) -> int:
     collectives = [c for c in make_state(session.graph).world_collectives if c.channel is not None]
     check(collectives, "tfdist.join")
     trained = max(c.step for c in collectives)
-    job.world.announce("joined")
+    job.world.waits.announce("joined")
     stand_in_for_all(collectives)
-    job.world.announce("running")
+    job.world.waits.announce("running")
     steps: list[int] = job.world.control.all_gather_object(trained, "the end of tfdist.join")
     last = steps.index(max(steps))
     initial_sync.begin(job.world.control, initial_sync.Participant("join", [], root=last), sessions.variables(session))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from tfdist.engine.collective import Collective
 from tfdist.graph.job import Job
 from tfdist.transport import agreement
-from tfdist.transport.interfaces import DisagreementError
+from tfdist.transport.errors import DisagreementError
 from tfdist.variables import comparison, replica_variables
 from tfdist.variables.replica_variables import BlockReplicas, ReplicaVariables
 from tfdist.variables.sketches import Sketch, sketches

@@ -153,7 +153,7 @@ class SessionSteps:
         holder = self._held[session]
         for collective in reach.collectives:
             collective.evaluates = not reach.updates
-        in_any_order = self._job.world.unordered() if reach.unordered else contextlib.nullcontext()
+        in_any_order = self._job.world.waits.unordered() if reach.unordered else contextlib.nullcontext()
         with self._job.thread_guard.running("a session"), in_any_order:
             carrier = self._replicas.before(reach.collectives, holder) if state.broadcasts else None
             times_set = state.set_since.pop(session, 0)

@@ -15,7 +15,7 @@ from tfdist.core.log import announce
 from tfdist.graph.job import Job
 from tfdist.graph.markers import variable_name
 from tfdist.transport import agreement
-from tfdist.transport.interfaces import DisagreementError
+from tfdist.transport.errors import DisagreementError
 from tfdist.variables import initial_sync
 from tfdist.variables.adapted_layers import AdaptedLayers
 from tfdist.variables.eager_variables import described, random_state, take_values

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from tfdist.core.log import log
 from tfdist.core.settings import Settings
 from tfdist.processes.process_state import GONE, STOPPED
-from tfdist.transport.interfaces import PeerError
+from tfdist.transport.errors import PeerError
 from tfdist.transport.state_line import Held, RankState, States, clipped, digest
 from tfdist.transport.whereabouts import NOBODY, ranks_text, silent_seconds, whereabouts
 

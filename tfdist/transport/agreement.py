@@ -13,7 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfdist.transport.interfaces import Channel, DisagreementError
+from tfdist.transport.errors import DisagreementError
+from tfdist.transport.interfaces import Channel
 
 _LISTED = 8  # ranks named in a message, at most
 

@@ -6,8 +6,7 @@ arguments. The message itself then waits only for the network.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,24 +16,8 @@ from tfdist.core.rounded_wire import Wire
 from tfdist.core.topology import Topology
 from tfdist.processes.mapped_memory import MappedMemory
 from tfdist.record.flight_recorder import FlightRecorder
-from tfdist.transport.saves import PendingSave, Position
-
-
-class SetupError(RuntimeError):
-    """A launcher has started the job, but the ranks cannot find each other."""
-
-
-class PeerError(RuntimeError):
-    """Another rank is missing, has ended, or waits somewhere else.
-
-    A rank that catches it can save its state. It is not in step with the other ranks any more: collective calls are
-    refused from then on.
-    """
-
-
-class DisagreementError(RuntimeError):
-    """The ranks bring different arguments to the same operation."""
-
+from tfdist.transport.saving import Saving
+from tfdist.transport.stall_detection import StallDetector
 
 SMALL_BYTES = 1 << 18  # of all ranks' inputs together, in each of a node's two staging areas
 
@@ -219,12 +202,14 @@ class World(Group, Protocol):
       topology: which ranks share memory.
       recorder: flight recorder of this rank.
       hosts: name of each rank's host.
-      position: position of this rank in the order of the calls that all ranks make.
+      waits: this rank's waits for others, with what it tells them while they wait.
+      saves: this rank's saves.
     """
 
     recorder: FlightRecorder
     hosts: Sequence[str]
-    position: Position
+    waits: StallDetector
+    saves: Saving
     local_rank: int
     local_size: int
     topology: Topology
@@ -237,38 +222,6 @@ class World(Group, Protocol):
 
     def group(self, ranks: Sequence[int]) -> Group:
         """Make a group of some ranks. Collective: those ranks."""
-
-    def alone(self, reason: str) -> contextlib.AbstractContextManager[None]:
-        """Tell the other ranks, while they wait, what this rank does without them."""
-
-    def announce(self, kind: str, what: str = "") -> None:
-        """Tell the other ranks what this rank is doing: see ``stall_detection``."""
-
-    def called(self) -> None:
-        """Note that this thread of the script begins a call that needs the other ranks."""
-
-    def save(self, path: str, follows: bool = False) -> PendingSave:
-        """Not collective: begin a save that other ranks may make here, too; wait for the rank that writes it.
-
-        Args:
-          path: absolute path.
-          follows: True if this rank never writes the path.
-
-        Raises:
-          Exception: the exception of the rank that was to write; PeerError if that rank is missing.
-        """
-
-    def together(self, what: str, give_up: Callable[[PeerError], None]) -> contextlib.AbstractContextManager[None]:
-        """Watch what all ranks do now and no rank can end without the others; see ``stall_detection``."""
-
-    def lost(self) -> str:
-        """Return which ranks are stopped, gone or cannot be reached, as text; empty if none is known to be."""
-
-    def acting(self) -> contextlib.AbstractContextManager[None]:
-        """Count calls of this thread of TensorFlow as calls of the thread that runs the step."""
-
-    def unordered(self) -> contextlib.AbstractContextManager[None]:
-        """Allow operations on several channels in an order that differs between the ranks."""
 
     def local_affinities(self, cores: frozenset[int]) -> list[frozenset[int]]:
         """Return the cores that each rank of this machine may use. Collective: all ranks."""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from tfdist.core.reduce_ops import Op
 from tfdist.core.rounded_wire import Wire
+from tfdist.core.settings import Settings
 from tfdist.core.topology import Topology
 from tfdist.record.flight_recorder import SILENT, FlightRecorder
-from tfdist.transport.interfaces import Channel, Group, Node, PeerError, Sums
-from tfdist.transport.saves import PendingSave, Position
+from tfdist.transport.interfaces import Channel, Group, Node, Sums
+from tfdist.transport.saving import Saving
+from tfdist.transport.stall_detection import StallDetector
+from tfdist.transport.state_line import NoOthers
 
 
 class OneProcess:
@@ -32,9 +34,12 @@ class OneProcess:
     notes: list[list[int]] = []
     hosts: Sequence[str] = ("",)
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings | None = None) -> None:
+        settings = settings or Settings()
         self.recorder: FlightRecorder = SILENT
-        self.position = Position(lambda position: None)
+        states = NoOthers()
+        self.waits = StallDetector(states, settings)
+        self.saves = Saving(self.waits, states, (), settings)
         self.control: Channel = self
         self.kept: dict[Any, Any] = {}
 
@@ -91,30 +96,6 @@ class OneProcess:
 
     def group(self, ranks: Sequence[int]) -> Group:
         return self
-
-    def alone(self, reason: str) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def announce(self, kind: str, what: str = "") -> None:
-        pass
-
-    def called(self) -> None:
-        pass
-
-    def save(self, path: str, follows: bool = False) -> PendingSave:
-        return PendingSave(writes=True)
-
-    def together(self, what: str, give_up: Callable[[PeerError], None]) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def lost(self) -> str:
-        return ""
-
-    def acting(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def unordered(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
 
     def local_affinities(self, cores: frozenset[int]) -> list[frozenset[int]]:
         return [cores]

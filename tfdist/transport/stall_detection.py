@@ -28,7 +28,7 @@ from tfdist.transport._long_wait import LongWait, Request, WaitOptions
 from tfdist.transport.awake import RunningSeconds
 from tfdist.transport.blocking_call import BlockingCall, watched
 from tfdist.transport.callers import Callers
-from tfdist.transport.interfaces import PeerError
+from tfdist.transport.errors import PeerError
 from tfdist.transport.saves import Position
 from tfdist.transport.state_line import Held, States
 from tfdist.transport.whereabouts import lost

@@ -107,6 +107,27 @@ class States(Protocol):
         """Publish the number of calls of all ranks that it has begun."""
 
 
+class NoOthers:
+    """See ``States``. There is one process."""
+
+    rank, size = 0, 1
+
+    def read(self, soon: bool = False) -> Mapping[int, RankState]:
+        return {}
+
+    def tell(self, kind: str, what: str) -> None:
+        pass
+
+    def tell_held(self, held: Held | None) -> None:
+        pass
+
+    def tell_saves(self, saves: bytes) -> None:
+        pass
+
+    def tell_position(self, position: int) -> None:
+        pass
+
+
 def clipped(what: str) -> str:
     """Return the beginning of a description, as much as a line holds."""
     return what.encode()[: _KIND_BYTES - _HEAD_BYTES - 32].decode(errors="ignore")

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from tfdist.graph.markers import numberless
-from tfdist.transport.interfaces import Channel, DisagreementError
+from tfdist.transport.errors import DisagreementError
+from tfdist.transport.interfaces import Channel
 
 _PLACE = "the comparison of layers that were adapted to data"
 _STATE = ("mean", "variance", "bin_boundaries", "idf_weights")

@@ -14,7 +14,8 @@ import numpy as np
 from tfdist.core.checksum import checksum
 from tfdist.core.log import announce
 from tfdist.transport import agreement
-from tfdist.transport.interfaces import Channel, DisagreementError
+from tfdist.transport.errors import DisagreementError
+from tfdist.transport.interfaces import Channel
 from tfdist.variables.replica_variables import READ, TRAINED, ReplicaVariables
 from tfdist.variables.sketches import Sketch
 

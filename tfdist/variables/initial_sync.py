@@ -16,7 +16,8 @@ import numpy as np
 
 from tfdist.core.checksum import checksum
 from tfdist.transport import agreement
-from tfdist.transport.interfaces import Channel, DisagreementError
+from tfdist.transport.errors import DisagreementError
+from tfdist.transport.interfaces import Channel
 
 STEP, INITIALISER = "step", "initialiser"
 PLACE = "the exchange of variables before a first step"

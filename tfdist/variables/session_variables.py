@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdist.transport.interfaces import DisagreementError
+from tfdist.transport.errors import DisagreementError
 from tfdist.variables.initial_sync import Values
 
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.graph.failures import Failures
-from tfdist.transport.interfaces import PeerError
+from tfdist.transport.errors import PeerError
 
 
 def raised_by(error: BaseException) -> BaseException:

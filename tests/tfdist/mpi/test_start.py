@@ -8,7 +8,7 @@ from tfdist.core import environment
 from tfdist.core.environment import Launch, started_by_slurm_pmi
 from tfdist.mpi import _start
 from tfdist.mpi._start import device_of, module_for_slurm
-from tfdist.transport.interfaces import SetupError
+from tfdist.transport.errors import SetupError
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "PMI_FD": "11", "PMI_RANK": "1", "PMI_SIZE": "4"}
 

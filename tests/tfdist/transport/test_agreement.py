@@ -6,7 +6,7 @@ import pytest
 
 from tests.tfdist.transport.thread_ranks import on_ranks
 from tfdist.transport import agreement
-from tfdist.transport.interfaces import DisagreementError
+from tfdist.transport.errors import DisagreementError
 
 
 class TestPlans:

@@ -14,7 +14,7 @@ from tfdist.processes.process_state import GONE, RUNS, STOPPED
 from tfdist.transport import _long_wait, stall_detection
 from tfdist.transport.awake import RunningSeconds
 from tfdist.transport.callers import Callers
-from tfdist.transport.interfaces import PeerError
+from tfdist.transport.errors import PeerError
 from tfdist.transport.stall_detection import StallDetector
 from tfdist.transport.state_line import Held, RankState, digest
 

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from tests.tfdist.transport.thread_ranks import ThreadChannel, on_ranks
-from tfdist.transport.interfaces import DisagreementError
+from tfdist.transport.errors import DisagreementError
 from tfdist.variables import comparison, sketches
 from tfdist.variables.comparison import distance
 from tfdist.variables.replica_variables import READ, TRAINED, ReplicaVariable, digest

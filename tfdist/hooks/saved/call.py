@@ -45,7 +45,7 @@ class SavingCalls(threading.local):
         absolute = _absolute(path)
         if absolute is None or self._job.switches.alone_depth:
             return None
-        return self._job.world.save(absolute)
+        return self._job.world.saves.begin(absolute)
 
     @contextlib.contextmanager
     def call(self) -> Iterator[None]:
@@ -75,14 +75,14 @@ class SavingCalls(threading.local):
             if self._save is None:
                 return True
             if self._save.writes and threading.current_thread() is threading.main_thread():
-                self._announced.enter_context(self._job.world.alone(f"the saving of {path}"))
+                self._announced.enter_context(self._job.world.waits.alone(f"the saving of {path}"))
         return self._save.writes
 
     def follow(self, path: Any) -> None:
         """Wait until another rank has written a path, if a rank writes it here."""
         absolute = _absolute(path)
         if absolute is not None and not self._job.switches.alone_depth:
-            self._job.world.save(absolute, follows=True)
+            self._job.world.saves.begin(absolute, follows=True)
 
     @contextlib.contextmanager
     def whole_file(self, path: Any) -> Iterator[Any]:

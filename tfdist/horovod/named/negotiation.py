@@ -20,7 +20,8 @@ from tfdist.horovod.named.array_functions import carry_out
 from tfdist.horovod.named.pending import DuplicateName, PendingOperation, RunFailed
 from tfdist.horovod.named.requests import Mismatch, Request, check
 from tfdist.transport import agreement
-from tfdist.transport.interfaces import Channel, Group, PeerError
+from tfdist.transport.errors import PeerError
+from tfdist.transport.interfaces import Channel, Group
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 1e-4, 0.02  # between rounds without new requests
 _NO_OTHER_SECONDS = 8.0  # for eager operations: threads that wait for their own operations begin no other
