@@ -188,7 +188,7 @@ def pages_bytes(array: np.ndarray) -> int:
 def no_room_in_shared_memory() -> Iterator[None]:
     """Let ``statvfs`` report that /dev/shm is full while the context is open, for channels that are new there."""
 
-    from tfdist.mpi import _windows
+    from tfdist.mpi import _shared_memory
     from tfdist.mpi._pool import Pool
 
     class Full:
@@ -198,10 +198,7 @@ def no_room_in_shared_memory() -> Iterator[None]:
     channels = Pool(communicators.control, communicators._new_channel, "channel")
     with (
         mock.patch.object(communicators, "channels", channels),
-        mock.patch.object(communicators._windows, "_segments", None)
-        if communicators._windows
-        else contextlib.nullcontext(),
-        mock.patch.object(_windows.os, "statvfs", lambda path: Full),
+        mock.patch.object(_shared_memory.os, "statvfs", lambda path: Full),
     ):
         yield
 

@@ -16,7 +16,7 @@ from tfdist.mpi._channel import MpiChannel
 from tfdist.mpi._node import MpiNode
 from tfdist.mpi._pool import Pool
 from tfdist.mpi._reduction import InterNodeReductions
-from tfdist.mpi._windows import Windows
+from tfdist.mpi._shared_memory import SharedMemory
 from tfdist.transport.errors import DisagreementError
 from tfdist.transport.interfaces import SMALL_BYTES, Channel
 from tfdist.transport.stall_detection import StallDetector
@@ -33,7 +33,7 @@ class Communicators:
       ranks: these ranks, by their numbers in the job.
       topology: topology of the job.
       line: name for the flight recorder, unique in the job and the same on all these ranks.
-      windows: source of the channels' shared memory; None for groups without shared memory.
+      shared: source of the channels' shared memory; None for groups without shared memory.
     """
 
     def __init__(
@@ -43,13 +43,13 @@ class Communicators:
         ranks: Sequence[int],
         topology: Topology,
         line: str,
-        windows: Windows | None = None,
+        shared: SharedMemory | None = None,
     ) -> None:
         self.comm = comm
         self.ranks = list(ranks)
         self.topology = topology
         self._detector = detector
-        self._windows = windows
+        self._shared = shared
         self._line = line
         node = topology.node_of(self.ranks[0])
         self._spread = not set(self.ranks) <= set(node)
@@ -68,14 +68,14 @@ class Communicators:
 
     def _node(self, comm: Any) -> MpiNode | None:
         small_bytes = SMALL_BYTES // comm.size // ALIGNMENT_BYTES * ALIGNMENT_BYTES
-        segments = self._windows.segments(MpiNode.needed_bytes(small_bytes)) if self._windows else None
-        if self._windows is None or segments is None:
+        memory = self._shared.take(MpiNode.needed_bytes(small_bytes)) if self._shared else None
+        if self._shared is None or memory is None:
             return None
         ranks = self.topology.node_of(comm.rank)
         shards = self.topology.shards_of(comm.rank)
         earlier = self.topology.shards[: shards[0].number]
         reductions = InterNodeReductions(comm, self._detector, shards, earlier, self.ranks) if self._spread else None
-        return MpiNode(segments, self._detector, ranks, shards, reductions, small_bytes, self._windows.pids)
+        return MpiNode(self._shared, memory, self._detector, ranks, shards, reductions, small_bytes)
 
     def close(self) -> None:
         """Free all communicators, which are not used any more. Collective: these ranks."""

@@ -11,9 +11,10 @@ from tfdist.core.alignment import aligned
 from tfdist.core.reduce_ops import Op
 from tfdist.core.rounded_wire import Wire
 from tfdist.core.topology import Shard
+from tfdist.mpi._barrier import ROW_BYTES, Barrier
 from tfdist.mpi._messages import Wait
 from tfdist.mpi._reduction import InterNodeReductions
-from tfdist.mpi._shared_memory import ROW_BYTES, Segments
+from tfdist.mpi._shared_memory import SharedMemory
 from tfdist.processes.mapped_memory import TABLE_NUMBERS, MappedMemory
 from tfdist.transport.interfaces import Sums
 from tfdist.transport.one_process import Final
@@ -24,42 +25,44 @@ class MpiNode:
     """The shared memory of a channel; see ``interfaces.Node``.
 
     Args:
-      segments: shared memory of the node's ranks.
+      shared: source of the memory.
+      memory: memory of each of the node's ranks, of ``needed_bytes``.
       detector: stall detector of this rank.
       ranks: ranks of this node.
       shards: adjacent shards that this rank adds.
       reductions: reductions of the shards over all nodes; None if there is one node.
       small_bytes: size of a rank's part of each staging area.
-      pids: process IDs of this node's ranks.
     """
 
     def __init__(
         self,
-        segments: Segments,
+        shared: SharedMemory,
+        memory: Sequence[np.ndarray],
         detector: StallDetector,
         ranks: Sequence[int],
         shards: Sequence[Shard],
         reductions: InterNodeReductions | None,
         small_bytes: int,
-        pids: Sequence[int],
     ) -> None:
-        # The barriers come first: their memory must be zero, and only the beginning of a window is.
-        self._arrivals, self._barrier = segments.barrier(), segments.barrier()
+        by_rank = [np.split(one, np.cumsum(_sizes(small_bytes))) for one in memory]
+        arrivals, barrier, tables, *inputs, _ = zip(*by_rank, strict=True)
+        self._arrivals, self._barrier = (Barrier(part, shared.index, shared.fence) for part in (arrivals, barrier))
         self._detector = detector
         self._area = 0
         self._reductions = reductions
         self._start, self._stop = shards[0].start, shards[-1].stop
         self.ranks = ranks
-        self.index = segments.index
+        self.index = shared.index
         self.alone = reductions is None
-        tables = [memory.view(np.int64) for memory in segments.each(8 * TABLE_NUMBERS)]
-        self.memory = MappedMemory(pids, tables, segments.index)
-        self.inputs: Sequence[Sequence[np.ndarray]] = [segments.each(small_bytes) for _ in range(2)]
+        numbers = [table.view(np.int64)[:TABLE_NUMBERS] for table in tables]
+        self.memory = MappedMemory(shared.pids, numbers, shared.index)
+        # Two, which take turns, so that a slightly late rank does not delay the others.
+        self.inputs: Sequence[Sequence[np.ndarray]] = inputs
 
     @staticmethod
     def needed_bytes(small_bytes: int) -> int:
         """Return the shared memory that a node takes of each rank, with staging areas of this size."""
-        return 2 * aligned(2 * ROW_BYTES) + aligned(8 * TABLE_NUMBERS) + 2 * aligned(small_bytes)
+        return sum(_sizes(small_bytes))
 
     def enter(self) -> None:
         self._barrier.enter(())
@@ -86,3 +89,8 @@ class MpiNode:
             own = self.own(array.size, array.itemsize)
             return Final(own.start, own.stop)
         return self._reductions.begin(array, op, place, wire=wire)
+
+
+def _sizes(small_bytes: int) -> list[int]:
+    """Return the bytes of a rank's parts: two barriers, a table of mapped memory, two staging areas."""
+    return [*(aligned(size) for size in (2 * ROW_BYTES, 2 * ROW_BYTES, 8 * TABLE_NUMBERS)), small_bytes, small_bytes]

@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 from tfdist.core.program_line import program_line
 from tfdist.core.system import memory_folder
-from tfdist.mpi._windows import shared_memory
+from tfdist.mpi._shared_memory import shared_memory
 from tfdist.processes.process_state import GONE, Process
 from tfdist.record.flight_recorder import FlightRecorder
 from tfdist.transport.errors import SetupError

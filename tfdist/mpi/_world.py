@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 
@@ -15,9 +14,8 @@ from tfdist.core.settings import Settings, settings_difference
 from tfdist.core.topology import layout
 from tfdist.mpi._group import Communicators, Groups, MpiGroup
 from tfdist.mpi._neighbours import avoid_forbidden_reads
-from tfdist.mpi._shared_memory import take_names_off
+from tfdist.mpi._shared_memory import SharedMemory, take_names_off
 from tfdist.mpi._states import MpiStates
-from tfdist.mpi._windows import Windows
 from tfdist.processes import mapped_memory
 from tfdist.processes.companion import Companion
 from tfdist.processes.deadline import END_SECONDS, end_by_alarm, process_deadline
@@ -87,11 +85,10 @@ class MpiWorld(MpiGroup):
         topology = self.topology
         has_neighbours = max(len(n) for n in topology.nodes) > 1
         with detector.inside(_PLACE):
-            pids = self._node.allgather(os.getpid())
-            windows = Windows(comm.Dup(), self._node, self.local_size, detector, pids) if has_neighbours else None
+            shared = SharedMemory(comm.Dup(), self._node, self.local_size, detector) if has_neighbours else None
         self._has_neighbours = has_neighbours
         self._unmappable: str | None = None
-        super().__init__(Communicators(comm, detector, range(comm.size), topology, "all ranks", windows))
+        super().__init__(Communicators(comm, detector, range(comm.size), topology, "all ranks", shared))
         self.waits = detector
         self.saves = Saving(detector, self._states, self._states.near, settings)
         self._groups = Groups(comm, detector, topology)

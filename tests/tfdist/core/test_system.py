@@ -18,7 +18,7 @@ import pytest
 from tests.launch import ROOT, Finished, mpirun
 from tests.tfdist.sgd_step import STEP
 from tfdist.core import system
-from tfdist.mpi._shared_memory import ROW_BYTES, Barrier
+from tfdist.mpi._barrier import ROW_BYTES, Barrier
 
 ELSEWHERE = """
 import ctypes, importlib.util, os, sys

@@ -72,7 +72,7 @@ def stopped(directory: Path, module: str, function: str, **settings: str) -> Fin
         pytest.param(
             *("_world", "local_affinities", "the sharing of the machine's cores for rank 1"), marks=ONE_OF_MANY
         ),
-        ("_windows", "_allocate", "the making of shared memory for rank 1"),
+        ("_shared_memory", "_allocate", "the making of shared memory for rank 1"),
         ("_group", "_some", "a group of the ranks 0, 1 for rank 1"),
         pytest.param(*("_states", "close", "the end of the program for rank 1"), marks=ONE_OF_MANY),
     ],

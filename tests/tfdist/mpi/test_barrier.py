@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from tfdist.mpi._shared_memory import Segments
+from tfdist.mpi._barrier import ROW_BYTES, Barrier
 
 
 class TestLines:
@@ -19,7 +19,7 @@ class TestLines:
         wrong: list[str] = []
 
         def run(rank: int) -> None:
-            barrier = Segments(memory, rank, lambda: None).barrier()
+            barrier = Barrier([m[: 2 * ROW_BYTES] for m in memory], rank, lambda: None)
             delays = random.Random(rank)
             for turn in range(300):
                 barrier.enter([turn, rank])
@@ -38,13 +38,3 @@ class TestLines:
             thread.join(timeout=30)
         assert not any(thread.is_alive() for thread in threads)
         assert wrong == []
-
-    def test_segments_do_not_overlap(self) -> None:
-        memory = [np.zeros(4096, np.uint8) for _ in range(2)]
-        segments = Segments(memory, 0, lambda: None)
-        taken = [segments.each(size)[0] for size in (100, 1, 64)]
-        for number, part in enumerate(taken, 1):
-            part[:] = number
-        assert [sorted(set(part.tolist())) for part in taken] == [[1], [2], [3]]
-        assert all((part.ctypes.data - memory[0].ctypes.data) % 64 == 0 for part in taken)
-        assert segments.free_bytes == 4096 - 128 - 64 - 64
