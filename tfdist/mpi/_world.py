@@ -26,7 +26,7 @@ from tfdist.transport.awake import RunningSeconds
 from tfdist.transport.errors import PeerError, SetupError
 from tfdist.transport.interfaces import Group
 from tfdist.transport.saving import Saving
-from tfdist.transport.stall_detection import StallDetector
+from tfdist.transport.stall_detection import Request, StallDetector
 
 _ALONE = "no two ranks share a machine"
 _PLACE = "the start of tfdist"
@@ -147,22 +147,18 @@ class MpiWorld(MpiGroup):
     def finish(self) -> None:
         self._companion.ended()
         if self._meet("has finished", 1):
-            self._states.close()
             with process_deadline(2 * self._stall_abort_seconds + END_SECONDS):  # no Python thread runs any more
-                self._wait_for_closed()
-                self._states.free()
+                self._wait_for_closed(self._states.close())
             end_by_alarm(self._stall_abort_seconds + END_SECONDS)  # a rank may be stopped in MPI's own end
             MPI.Finalize()
 
-    def _wait_for_closed(self) -> None:
-        """Wait until all ranks have closed their states: the calls after this block, and cannot name a missing rank."""
-        request = self._comm.Ibarrier()
+    def _wait_for_closed(self, closed: Request) -> None:
         if self.waits.gave_up:  # it does not report other ranks any more
-            while not request.Test():
+            while not closed.Test():
                 time.sleep(0.01)
             return
         try:
-            self.waits.wait(request, "the end of the program", moving=True)
+            self.waits.wait(closed, "the end of the program", moving=True)
         except PeerError as error:
             self.waits.end_job(error)
 

@@ -9,8 +9,9 @@ passed: it has begun a later call, waits for this rank, or has ended. In the sec
 first, and other ranks of its machine that save the path here follow it. So it is on a machine that does not see rank
 0's file.
 
-States are read twice. The first reading shows that a rank has passed, the second that it has saved nothing there: it
-publishes a save before the next position. (Positions only grow, so an old reading only makes a rank wait longer.)
+A state is read in one order: the position, then the saves. A rank publishes a save before the next position. So a rank
+that has passed, and shows no save of the path, has not saved it here. (Positions only grow, so an old state only makes
+a rank wait longer.)
 """
 
 from __future__ import annotations
@@ -124,13 +125,13 @@ class Save(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """State of another rank, from two readings.
+    """State of another rank.
 
     Attributes:
-      position: position in the first reading.
-      over: True if the rank had ended in the first reading; its saves can still be read.
+      position: its position.
+      over: True if it has ended; its saves can still be read.
       gone: True if it will not come: it waits for this rank, or nothing has been heard of it for long.
-      saves: its last saves in the second reading.
+      saves: its last saves, read after the others.
     """
 
     position: int = -1

@@ -24,7 +24,7 @@ from tfdist.transport.saves import (
     decide,
 )
 from tfdist.transport.stall_detection import StallDetector
-from tfdist.transport.state_line import SAVES_BYTES, Held, RankState, States, digest
+from tfdist.transport.state_line import SAVES_BYTES, Held, States, digest
 
 _LOOK_SECONDS = 2e-3  # between two readings of the other ranks' states
 _LOOK_SHARE = 0.05  # of the time is spent reading, at most: there may be thousands of ranks
@@ -103,7 +103,6 @@ class Saving:
         def now() -> tuple[Outcome, int | None]:
             return decide(own, self._rank, observer.readings, self._near, lambda: self._here(path, observer))
 
-        observer.look()
         while True:
             observer.look()
             found, rank = now()
@@ -162,7 +161,7 @@ class Saving:
 
 
 class _Observer:
-    """Reads the other ranks' states again and again, and keeps the first of two successive readings of each rank.
+    """Reads the other ranks' states again and again.
 
     Args:
       states: states of the ranks.
@@ -173,7 +172,6 @@ class _Observer:
     def __init__(self, states: States, silent_seconds: float, background: bool) -> None:
         self._states, self._silent_seconds, self._background = states, silent_seconds, background
         self._begun = time.monotonic()
-        self._first: dict[int, tuple[RankState, float]] = {}
         self._held: dict[int, tuple[Held | None, float]] = {}  # the call of each rank, and since when it was read
         self.readings: dict[int, Reading] = {}
 
@@ -194,16 +192,10 @@ class _Observer:
         stuck = set() if self._background else waiting_for(self._states.rank, held)
         late = self._background and now - self._begun > _OTHER_THREADS_SECONDS
         for rank, state in states.items():
-            first, read = self._first.get(rank, (state, float("inf")))
             heard = max(self._begun, state.asked) if state.asked < float("inf") else self._begun
-            found = self.of(rank)._replace(saves=decoded(state.saves))
-            if state.asked > read:
-                over = first.kind == "ended" or first.process == GONE
-                found = found._replace(position=first.position, over=over)
-            gone = found.gone or late or rank in stuck or now - heard > self._silent_seconds
-            self.readings[rank] = found._replace(gone=gone)
-            if state is not first or read == float("inf"):
-                self._first[rank] = state, time.monotonic()
+            gone = self.of(rank).gone or late or rank in stuck or now - heard > self._silent_seconds
+            over = state.kind == "ended" or state.process == GONE
+            self.readings[rank] = Reading(state.position, over, gone, decoded(state.saves))
 
 
 def waiting_for(rank: int, held: Mapping[int, Held | None]) -> set[int]:

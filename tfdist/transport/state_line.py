@@ -21,6 +21,7 @@ STATE_BYTES = 3392
 _KIND_BYTES, _PLACE_BYTES, _HELD_BYTES, _SAVES_BYTES = 640, 384, 256, 2048
 _HEAD_BYTES = 8  # checksum and length, uint32 each
 SAVES_BYTES = _SAVES_BYTES - _HEAD_BYTES
+_SAVES = slice(_KIND_BYTES + _PLACE_BYTES + _HELD_BYTES, _KIND_BYTES + _PLACE_BYTES + _HELD_BYTES + _SAVES_BYTES)
 _DIGEST_BITS = 62  # as a signed number, and never 0
 _NOTHING = "null"
 
@@ -186,6 +187,16 @@ class StateLine:
             position=position,
             saves=saves,
         )
+
+
+def snapshot(memory: np.ndarray) -> np.ndarray:
+    """Return a copy of some ranks' memory, uint8 [ranks, STATE_BYTES], while they write to it.
+
+    The saves are copied last: a rank that had reached a later position, or its end, has published its earlier saves.
+    """
+    copy = memory.copy()
+    copy[:, _SAVES] = memory[:, _SAVES]
+    return copy
 
 
 def _write(memory: np.ndarray, content: bytes) -> None:

@@ -1,40 +1,78 @@
-"""Questions to other machines: a question without an answer blocks no rank."""
+"""Questions to other machines: one that does not answer is known for that, and another rank of it is asked."""
 
 from __future__ import annotations
 
-import threading
-import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
+import numpy as np
+
 from tfdist.mpi import _states
-from tfdist.transport.state_line import RankState
+from tfdist.transport.state_line import STATE_BYTES, RankState, StateLine, snapshot
 
 
-class Machine:
-    """A machine whose library call returns when the test sets ``returns``."""
+class Request:
+    """Complete if its rank answers."""
+
+    def __init__(self, answers: bool = True) -> None:
+        self.answers = answers
+
+
+class Comm:
+    """Communicator to ranks 2 and 3 of another machine, of which rank 2 is stopped."""
 
     def __init__(self) -> None:
-        self.returns, self.asked = threading.Event(), threading.Event()
+        self.asked: list[int] = []
 
-    def read(self, known: dict[int, RankState], pause_seconds: float) -> None:
-        self.asked.set()
-        self.returns.wait(30)
+    def Irecv(self, block: np.ndarray, rank: int, tag: int) -> Request:  # noqa: N802 (mpi4py's names)
+        memory = np.zeros([block.size // STATE_BYTES, STATE_BYTES], np.uint8)
+        StateLine(memory[-1]).tell("alone", "the evaluation")
+        block[:] = snapshot(memory).reshape(-1)
+        return Request(answers=rank == 3)
 
-    def does_not_answer(self, known: dict[int, RankState]) -> None:
-        known[1] = RankState(answers=False)
+    def Isend(self, block: np.ndarray, rank: int, tag: int) -> Request:  # noqa: N802
+        self.asked.append(rank)
+        return Request()
 
 
-def test_a_question_that_does_not_return_is_no_answer() -> None:
-    machine, known = Machine(), {1: RankState()}
-    with mock.patch.object(_states, "_UNANSWERED_SECONDS", 0.2):
-        questions = _states._Questions([machine], known)  # type: ignore[list-item]
-        start = time.monotonic()
-        questions.ask(0.01)
-        assert machine.asked.wait(5)
-        assert known[1].answers
-        time.sleep(0.3)
-        questions.ask(0.01)
-        assert not known[1].answers
-        assert time.monotonic() - start < 5
-        machine.returns.set()
-        questions.close()
+def library(complete: Callable[[list[Any]], bool]) -> Any:
+    return SimpleNamespace(Request=SimpleNamespace(Testall=complete), Exception=OSError)
+
+
+def test_another_rank_of_a_silent_machine_is_asked() -> None:
+    comm, known, now = Comm(), {2: RankState(), 3: RankState()}, [0.0]
+    machine = _states._Machine(comm, (2, 3))
+
+    def complete(requests: list[Any]) -> bool:
+        return all(request.answers for request in requests)
+
+    with (
+        mock.patch.object(_states, "MPI", library(complete)),
+        mock.patch.object(_states.time, "monotonic", lambda: now[0]),
+    ):
+        for now[0] in (1.0, 2.0):
+            machine.read(known, 0.5)
+        assert comm.asked == [2] and known[2].answers
+        for now[0] in (3.0, 3.1):
+            machine.read(known, 0.5)
+        assert comm.asked == [2, 3] and known[3].what == "the evaluation" and known[3].asked == 3.0
+        for now[0] in (4.0, 4.1, 5.0):
+            machine.read(known, 0.5)
+        assert comm.asked == [2, 3, 3, 3] and known[2].answers
+
+
+def test_a_machine_that_does_not_answer() -> None:
+    comm, known, now = Comm(), {2: RankState()}, [0.0]
+    machine = _states._Machine(comm, (2,))
+    with (
+        mock.patch.object(_states, "MPI", library(lambda requests: False)),
+        mock.patch.object(_states.time, "monotonic", lambda: now[0]),
+    ):
+        for now[0] in (1.0, 4.0):
+            machine.read(known, 0.5)
+            assert known[2].answers
+        now[0] = 5.0
+        machine.read(known, 0.5)
+        assert not known[2].answers

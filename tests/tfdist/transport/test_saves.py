@@ -1,9 +1,9 @@
 """The rank that writes a save of several ranks: all orders in which two and three ranks act and read each other.
 
 A rank's program is a sequence of saves and of collective calls of all ranks. A rank publishes its save and reads the
-others one by one, repeatedly, until it can decide whether to write. It may pause for any time between two steps. In
-every order, one rank writes a save, and one at a time a path. If rank 0 saves it, it writes. The other ranks return
-after the write. All ranks finish their programs.
+others one by one, of each the position and then the saves, repeatedly, until it can decide whether to write. It may
+pause for any time between two steps. In every order, one rank writes a save, and one at a time a path. If rank 0 saves
+it, it writes. The other ranks return after the write. All ranks finish their programs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ CALL = "call"
 
 Program = tuple[int | str, ...]  # a line is a call, or the number of the path that it saves
 Seen = tuple[int, tuple[Save, ...]]
-NOTHING: Seen = (-1, ())
 
 
 class Rank(NamedTuple):
@@ -45,8 +44,7 @@ class Rank(NamedTuple):
       position: published number of collective calls that the rank has entered.
       told: saves that the rank has published.
       own: the rank's current save; None outside a save.
-      looks: number of other ranks that it has read in this pass.
-      before: positions and saves of the others, as read in the last pass.
+      looks: number of steps in which it has read the others in this pass, two for each.
       seen: positions and saves of the others, as read in this pass.
       writes: True while the rank writes.
       saved: paths of the saves so far at this position.
@@ -57,7 +55,6 @@ class Rank(NamedTuple):
     told: tuple[Save, ...] = ()
     own: Save | None = None
     looks: int = 0
-    before: tuple[Seen, ...] = ()
     seen: tuple[Seen, ...] = ()
     writes: bool = False
     saved: tuple[int, ...] = ()
@@ -71,11 +68,6 @@ class World(NamedTuple):
 
 
 Protocol = Callable[[Save, int, dict[int, Reading]], tuple[Outcome, int | None]]
-Readings = Callable[[Seen, Seen], Reading]
-
-
-def first_positions(before: Seen, now: Seen) -> Reading:
-    return Reading(before[0], saves=now[1])
 
 
 def by_the_rules(own: Save, rank: int, others: dict[int, Reading]) -> tuple[Outcome, int | None]:
@@ -89,13 +81,13 @@ def tell(rank: Rank, save: Save) -> Rank:
 def begun(rank: Rank, path: int) -> Rank:
     saved = (*rank.saved, path)
     save = Save(path, rank.position, saved.count(path))
-    return tell(rank._replace(saved=saved, looks=0, before=(), seen=()), save)
+    return tell(rank._replace(saved=saved, looks=0, seen=()), save)
 
 
 def left(rank: Rank, phase: Phase) -> Rank:
     assert rank.own is not None
     over = tell(rank, rank.own._replace(phase=phase))
-    return over._replace(own=None, done=rank.done + 1, writes=False, looks=0, before=(), seen=())
+    return over._replace(own=None, done=rank.done + 1, writes=False, looks=0, seen=())
 
 
 class Explorer:
@@ -105,7 +97,7 @@ class Explorer:
       programs: program of each rank.
       protocol: function that decides whether a rank writes, waits or returns.
       says_so: True: a rank publishes that it writes, and reads the others again, before it writes.
-      readings: function that combines the readings of the last pass and of this pass.
+      position_first: True: a rank reads another one's position before its saves.
       in_order: True: check that rank 0 writes what it saves, and that the others wait for it.
     """
 
@@ -114,11 +106,12 @@ class Explorer:
         programs: Sequence[Program],
         protocol: Protocol = by_the_rules,
         says_so: bool = True,
-        readings: Readings = first_positions,
+        position_first: bool = True,
         in_order: bool = True,
     ) -> None:
         self.programs = programs
-        self._protocol, self._says_so, self._readings, self._in_order = protocol, says_so, readings, in_order
+        self._protocol, self._says_so, self._in_order = protocol, says_so, in_order
+        self._position_first = position_first
         self._others = [[o for o in range(len(programs)) if o != r] for r in range(len(programs))]
 
     def explore(self) -> int:
@@ -162,12 +155,17 @@ class Explorer:
         if rank.writes:
             written = world.written | {(line, number, rank.own.order)}
             return self._with(world, number, left(rank, Phase.WRITTEN))._replace(written=written)
-        if rank.looks < len(self._others[number]):
-            other = world.ranks[self._others[number][rank.looks]]
-            over = other.done == len(self.programs[self._others[number][rank.looks]])
-            seen = (*rank.seen, (PASSED_ALL if over else other.position, other.told))
-            return self._with(world, number, rank._replace(looks=rank.looks + 1, seen=seen))
+        which, second = divmod(rank.looks, 2)
+        if which < len(self._others[number]):
+            return self._with(world, number, self._looked(world, rank, self._others[number][which], bool(second)))
         return self._decision(world, number, rank)
+
+    def _looked(self, world: World, rank: Rank, which: int, second: bool) -> Rank:
+        other = world.ranks[which]
+        now = PASSED_ALL if other.done == len(self.programs[which]) else other.position
+        position, saves = rank.seen[-1] if second else (-1, ())
+        seen = (position, other.told) if second == self._position_first else (now, saves)
+        return rank._replace(looks=rank.looks + 1, seen=(*rank.seen[: len(rank.seen) - second], seen))
 
     def _in_a_call(self, world: World, number: int, rank: Rank) -> World | None:
         calls = sum(isinstance(line, str) for line in self.programs[number][: rank.done + 1])
@@ -180,9 +178,8 @@ class Explorer:
     def _decision(self, world: World, number: int, rank: Rank) -> World:
         assert rank.own is not None
         others = self._others[number]
-        before = rank.before or (NOTHING,) * len(others)
-        readings = {other: self._readings(before[i], rank.seen[i]) for i, other in enumerate(others)}
-        again = rank._replace(looks=0, before=rank.seen, seen=())
+        readings = {other: Reading(seen[0], saves=seen[1]) for other, seen in zip(others, rank.seen, strict=True)}
+        again = rank._replace(looks=0, seen=())
         found, by = self._protocol(rank.own, number, readings)
         writes = rank.own.phase is Phase.WRITES
         if found.waits:
@@ -273,10 +270,6 @@ def test_one_at_a_time_writes_whatever_the_positions_say() -> None:
         Explorer(programs, at_once, in_order=False).explore()
 
 
-def saves_from_before(before: Seen, now: Seen) -> Reading:
-    return Reading(now[0], saves=before[1])
-
-
 def by_positions_alone(own: Save, rank: int, others: dict[int, Reading]) -> tuple[Outcome, int | None]:
     """Decide without the order of a path's saves: any earlier save of the path counts as this save."""
     for lower in range(rank):
@@ -291,7 +284,7 @@ def by_positions_alone(own: Save, rank: int, others: dict[int, Reading]) -> tupl
 @pytest.mark.parametrize(
     "wrong, words",
     [
-        ({"readings": saves_from_before}, "again"),
+        ({"position_first": False, "says_so": False}, "again"),
         ({"protocol": at_once}, "was to write"),
         ({"says_so": False}, "write at a time"),
         ({"protocol": by_positions_alone}, "has not waited"),
