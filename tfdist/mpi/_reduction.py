@@ -20,7 +20,7 @@ from tfdist.core import reduce_ops
 from tfdist.core.reduce_ops import Op
 from tfdist.core.rounded_wire import Wire
 from tfdist.core.topology import Shard
-from tfdist.transport.array_messages import Encoded, Encoding, Unencoded
+from tfdist.transport.array_messages import ArrayMessages, EncodedMessages
 from tfdist.transport.stall_detection import StallDetector, broken
 
 # The fastest at 10 Gbit/s of messages of 64 KiB to 1 MiB and 4 to 16 pieces. At 1 Gbit/s all differ by noise.
@@ -71,7 +71,7 @@ class InterNodeReductions:
           wire: encoder of the messages; None: no encoding.
         """
         # The reduction is kept until it is finished: after this rank gives up, MPI may still write to its memory.
-        encoding = Unencoded(array) if wire is None else Encoded(array, wire)
+        encoding = ArrayMessages(array) if wire is None else EncodedMessages(array, wire)
         self._last = InterNodeReduction(self, encoding, op, place, divisor)
         return self._last
 
@@ -137,7 +137,7 @@ class _UnderWay:
 class InterNodeReduction:
     """One reduction: a ``stall_detection.Request`` that is complete whenever a message has arrived or has been sent."""
 
-    def __init__(self, owner: InterNodeReductions, encoding: Encoding, op: Op, place: str, divisor: int) -> None:
+    def __init__(self, owner: InterNodeReductions, encoding: ArrayMessages, op: Op, place: str, divisor: int) -> None:
         self._owner = owner
         self._comm = owner.comm
         self._encoding = encoding
