@@ -20,7 +20,7 @@ from tfdist.core import reduce_ops
 from tfdist.core.reduce_ops import Op
 from tfdist.core.rounded_wire import Wire
 from tfdist.core.topology import Shard
-from tfdist.transport.array_messages import ArrayMessages, EncodedMessages
+from tfdist.mpi._array_messages import ArrayMessages, EncodedMessages
 from tfdist.transport.stall_detection import StallDetector, broken
 
 # The fastest at 10 Gbit/s of messages of 64 KiB to 1 MiB and 4 to 16 pieces. At 1 Gbit/s all differ by noise.
