@@ -77,7 +77,7 @@ def through_mpi() -> Choice:
 
 def all_reduce(what: str, op: Any, dtype: Any, sizes: Any) -> AllReduce:
     """Return the all-reduce of a bucket, which the chosen engine may take."""
-    return AllReduce(Bucket(what, op, np.dtype(dtype), None if sizes is None else tuple(sizes)), tuned=True)
+    return AllReduce(Bucket(what, op, np.dtype(dtype), None if sizes is None else tuple(sizes)), shares_memory=True)
 
 
 def opened(*exchanges: Any) -> Collective:

@@ -11,31 +11,6 @@ from tfdist.core.alignment import padded
 Piece = Sequence[tuple[int, slice, slice]]
 
 
-def pack(sizes: Sequence[int], room: int) -> Sequence[Piece]:
-    """Lay tensors end to end and cut them into pieces.
-
-    Args:
-      sizes: number of elements of each tensor.
-      room: largest number of elements of a piece.
-
-    Returns:
-      For each piece its (tensor's number, slice of the tensor, slice of the piece), in order; no piece is empty.
-    """
-    pieces: list[list[tuple[int, slice, slice]]] = []
-    used = room
-    for tensor, size in enumerate(sizes):
-        start = 0
-        while start < size:
-            if used == room:
-                pieces.append([])
-                used = 0
-            length = min(size - start, room - used)
-            pieces[-1].append((tensor, slice(start, start + length), slice(used, used + length)))
-            start += length
-            used += length
-    return pieces
-
-
 def cut(sizes: Sequence[int], offsets: Sequence[int], own: slice, room: int) -> Sequence[Piece]:
     """Cut a range of a buffer, in which tensors lie at given offsets, into pieces.
 
@@ -63,7 +38,7 @@ def cut(sizes: Sequence[int], offsets: Sequence[int], own: slice, room: int) -> 
 
 
 def whole(sizes: Sequence[int], dtype: np.dtype) -> Piece:
-    """Return all tensors, aligned and one after the other, in the form of one piece of ``pack``."""
+    """Return all tensors, aligned and one after the other, in the form of one piece of ``cut``."""
     places = zip(sizes, offsets(sizes, dtype), strict=False)
     return [(tensor, slice(0, size), slice(at, at + size)) for tensor, (size, at) in enumerate(places)]
 

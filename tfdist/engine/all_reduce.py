@@ -17,7 +17,7 @@ class AllReduce:
     Args:
       bucket: the tensors and the operation.
       lines: descriptions of the tensors, compared between the ranks.
-      tuned: True if any engine may take the bucket; else MPI takes it.
+      shares_memory: True if any engine may take the bucket; else MPI takes it.
 
     Attributes:
       engine: the engine that takes the bucket; None before ``open``.
@@ -26,7 +26,7 @@ class AllReduce:
       pending: float32 [elements], the same on all ranks, added once to the next results; None: nothing to add.
     """
 
-    def __init__(self, bucket: Bucket, lines: Sequence[str] = (), tuned: bool = False) -> None:
+    def __init__(self, bucket: Bucket, lines: Sequence[str] = (), shares_memory: bool = False) -> None:
         self._bucket = bucket
         self.what = bucket.what
         self.has_rest = bucket.format.wire is not None
@@ -34,7 +34,7 @@ class AllReduce:
         self.pending: np.ndarray | None = None
         as_what = f" as {bucket.format.name}" if self.has_rest else ""
         self.lines: Sequence[str] = [*lines, f"{bucket.what}: {bucket.op} of {bucket.dtype.name}{as_what}"]
-        self.tuned = tuned and bucket.sizes is not None
+        self.shares_memory = shares_memory and bucket.sizes is not None
         self.engine: Engine | None = None
         self._buffers = Buffers()
         self._gaps = _layout.gaps(bucket.sizes or (), bucket.dtype) if self.has_rest else []
@@ -44,7 +44,7 @@ class AllReduce:
 
     def open(self, context: Context) -> None:
         """Choose the engine, and open it for the bucket."""
-        self.engine, self._opened = context.choice.open(self._bucket, context.channel, self.tuned)
+        self.engine, self._opened = context.choice.open(self._bucket, context.channel, self.shares_memory)
         self._buffers = Buffers(self._opened.allocate)
 
     @property

@@ -31,7 +31,7 @@ class Arrival:
       size_bytes: bytes of the tensors, which the ranks compare; set for each call if the shapes are unknown.
     """
 
-    tuned = False
+    shares_memory = False
 
     def __init__(self, bucket: Bucket, lines: Sequence[str], by: str) -> None:
         self._bucket, self.by, self.size_bytes = bucket, by, bucket.size_bytes

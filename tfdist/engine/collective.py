@@ -155,13 +155,13 @@ class Collective:
         self._contexts: list[Context] = []
 
     @property
-    def tuned(self) -> bool:
+    def shares_memory(self) -> bool:
         """Whether the choice of the engine has an effect on this collective."""
-        return any(exchange.tuned for exchange in self.exchanges)
+        return any(exchange.shares_memory for exchange in self.exchanges)
 
     def open(self, choice: Choice) -> None:
         """Open the channel and the engines of the exchanges. Collective: the group's ranks."""
-        self.channel = self.group.channel(self.name, choice.shares_memory and self.tuned)
+        self.channel = self.group.channel(self.name, choice.shares_memory and self.shares_memory)
         ranks = tuple(self.group.ranks)
         self.number = _OPENED[ranks] = _OPENED.get(ranks, 0) + 1
         # The channel is closed when the graph or model of this collective is collected.

@@ -106,15 +106,15 @@ class Choice:
         """Whether an engine may use the channel's memory of a node."""
         return bool(self.small or self.large)
 
-    def open(self, bucket: Bucket, channel: Channel, tuned: bool) -> tuple[Engine, BucketAllReduce]:
+    def open(self, bucket: Bucket, channel: Channel, shares_memory: bool) -> tuple[Engine, BucketAllReduce]:
         """Return the engine that takes a bucket, and open it. Collective: the channel's group.
 
         Args:
           bucket: the bucket.
           channel: channel of the bucket's collective.
-          tuned: False if ``base`` must take it.
+          shares_memory: False if ``base`` must take it.
         """
-        for engine in filter(None, [*([self.small, self.large] if tuned else []), self.base]):
+        for engine in filter(None, [*([self.small, self.large] if shares_memory else []), self.base]):
             if (opened := engine.open(bucket, channel)) is not None:
                 return engine, opened
         raise RuntimeError(f"{self.base} does not take {bucket.what}")

@@ -17,12 +17,12 @@ class Exchange(Protocol):
       what: description for messages.
       lines: descriptions of the tensors and their operation, one line for each tensor. They must be the same on all
         ranks; exchanges with the same lines are the same.
-      tuned: True if the ranks of a machine may share memory for it.
+      shares_memory: True if the ranks of a machine may share memory for it.
     """
 
     what: str
     lines: Sequence[str]
-    tuned: bool
+    shares_memory: bool
 
     def open(self, context: Context) -> None:
         """Prepare the exchange: the ranks have agreed, and the channel is open. Collective."""

@@ -34,7 +34,7 @@ class CollectiveCall:
       same_size: True if all ranks must bring the same number of bytes.
     """
 
-    tuned = False
+    shares_memory = False
 
     def __init__(
         self,

@@ -105,7 +105,7 @@ class Rows:
       ways: for each table the way in which its rows travelled in the last step.
     """
 
-    tuned = True
+    shares_memory = True
 
     def __init__(self, what: str, tables: Sequence[Table], lines: Sequence[str] = ()) -> None:
         self.what = what

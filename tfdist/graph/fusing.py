@@ -56,7 +56,7 @@ def fused(
         if exchange is not None and group is not None and exchange.takes(bucket, group):
             parts.append(part_of(exchange, bucket, of_tensors, own, group))
         else:
-            host = AllReduce(bucket, of_tensors, tuned=True)
+            host = AllReduce(bucket, of_tensors, shares_memory=True)
             parts.append(Part(host, [(given or tensors)[i] for i in of_bucket], [spec_of(t) for t in own]))
     return members, parts
 

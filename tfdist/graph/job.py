@@ -288,8 +288,8 @@ class Job:
             for collective in members:
                 if collective.everyone and collective.averages:
                     collective.stop, collective.ends_epoch = self.stop, self.ends_epoch
-                tuned = collective.everyone and collective.tuned
-                collective.open(self.engines.choose() if tuned else self.engines.current)
+                shares_memory = collective.everyone and collective.shares_memory
+                collective.open(self.engines.choose() if shares_memory else self.engines.current)
                 self._observe(collective)
 
     def _observe(self, collective: Collective) -> None:

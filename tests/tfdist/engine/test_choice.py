@@ -46,4 +46,4 @@ def test_the_engines_of_a_job(topology: Topology, obstacle: str, engine: str, sm
     world = OneProcess()  # its channel has no memory of a node: messages take all buckets
     for kib in (1, 1000):
         bucket = Bucket("a bucket", "mean", np.dtype(np.float32), (kib * KIB // 4,))
-        assert str(chosen.open(bucket, world.channel("a test"), tuned=True)[0]) == "through MPI"
+        assert str(chosen.open(bucket, world.channel("a test"), shares_memory=True)[0]) == "through MPI"

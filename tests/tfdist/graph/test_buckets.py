@@ -51,16 +51,6 @@ class TestBuckets:
 
 
 class TestPieces:
-    @pytest.mark.parametrize("room", [1, 3, 8, 100])
-    def test_every_element_once_and_in_order(self, room: int) -> None:
-        sizes = [5, 0, 17, 1, 8]
-        seen: list[tuple[int, int]] = []
-        for piece in _layout.pack(sizes, room):
-            assert piece[0][2].start == 0 and piece[-1][2].stop <= room
-            assert [p[2].stop for p in piece[:-1]] == [p[2].start for p in piece[1:]]
-            seen += [(tensor, i) for tensor, part, _ in piece for i in range(part.start, part.stop)]
-        assert seen == [(tensor, i) for tensor, size in enumerate(sizes) for i in range(size)]
-
     @pytest.mark.parametrize(("start", "stop"), [(0, 80), (16, 50), (5, 6), (20, 70), (81, 90)])
     @pytest.mark.parametrize("room", [1, 3, 8, 100])
     def test_a_stretch_of_a_buffer(self, room: int, start: int, stop: int) -> None:
