@@ -6,7 +6,7 @@ A rank that has given up a wait is not in step with the other ranks any more, wh
 refuses all calls that need them, and keeps the memory to which MPI may still write.
 
 A rank that has waited for a second publishes where. A rank inside ``alone(reason)``, or with an ended program, does so
-at once. No messages are sent: the waiting ranks read what is published (``mpi._states``).
+at once. The waiting ranks read what is published, or ask for it (``mpi._states``).
 
 A blocking call of MPI cannot be given up: there a thread waits, and ends the process.
 """
