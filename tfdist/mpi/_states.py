@@ -22,8 +22,8 @@ from tfdist.core.system import memory_folder
 from tfdist.mpi._shared_memory import shared_memory
 from tfdist.processes.process_state import GONE, Process
 from tfdist.record.flight_recorder import FlightRecorder
-from tfdist.transport._long_wait import Request
 from tfdist.transport.errors import SetupError
+from tfdist.transport.stall_detection import Request
 from tfdist.transport.state_line import STATE_BYTES, Held, RankState, StateLine, snapshot
 
 _LOOK_SECONDS = 1.0  # largest age of the script's line
