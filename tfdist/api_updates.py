@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.compat import variables as tf_variables
+from tfdist.compat.optimizers import of_keras_3
 from tfdist.graph import job
 from tfdist.graph.graph_state import make_state
 from tfdist.start import process
-from tfdist.updates.larc import Larc, LarcOptimizer, Mode
+from tfdist.updates.larc import Larc, Mode, set_larc
 from tfdist.updates.learning_rate import Rule
 from tfdist.updates.learning_rate import scaled as learning_rate_of_all
 
@@ -147,7 +147,7 @@ def scale_learning_rate(learning_rate: Any, rule: Rule = "linear", warmup_steps:
 def larc(
     optimizer: Any, eta: float = 0.001, mode: Mode = "clip", epsilon: float = 1e-8, learning_rate: Any = None
 ) -> Any:
-    """Return an optimizer with layer-wise adaptive rate control: a learning rate for each variable.
+    """Give an optimizer layer-wise adaptive rate control: a learning rate for each variable.
 
     The rate depends on the norms of the variable w and of its gradient g. The gradients are averages over the ranks,
     in Keras after its own clipping and accumulation. With ``local = eta * |w| / (|g| + epsilon)`` (You et al. 2017,
@@ -159,14 +159,15 @@ def larc(
     Where w or g is 0, g stays as it is.
 
     Args:
-      optimizer: optimizer of ``tf.compat.v1.train`` or of Keras 3. Use the returned optimizer instead of this one.
+      optimizer: optimizer of ``tf.compat.v1.train`` or of Keras 3. Saved models do not contain LARC: call this again
+        for the optimizer of a loaded model.
       eta: trust coefficient.
       mode: ``clip`` leaves rates below ``local`` unchanged; ``scale`` (LARS) multiplies all rates by ``local``.
       epsilon: number that is added to the gradient's norm.
       learning_rate: for ``clip``, with an optimizer of TensorFlow 1 that does not expose its rate; None otherwise.
 
     Returns:
-      An optimizer of the same kind.
+      The same optimizer.
 
     Raises:
       ValueError: an unknown mode, a number out of its range, no learning rate for ``clip``, or an optimizer that has
@@ -177,21 +178,15 @@ def larc(
       >>> optimizer = tfdist.larc(keras.optimizers.SGD(0.1), eta=0.01)
     """
     settings = Larc(eta, mode, epsilon)
-    if isinstance(optimizer, LarcOptimizer):
-        raise ValueError("this optimizer has LARC already")
-    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        return LarcOptimizer(optimizer, settings, learning_rate)
-    keras = sys.modules.get("keras")
-    if keras is None or not isinstance(optimizer, keras.optimizers.Optimizer):
+    if of_keras_3(optimizer) and learning_rate is not None:
+        raise ValueError(f"learning_rate={learning_rate!r}; a Keras optimizer has its own rate: leave it out")
+    if not of_keras_3(optimizer) and not isinstance(optimizer, tf.compat.v1.train.Optimizer):
         raise TypeError(
             f"{type(optimizer).__module__}.{type(optimizer).__name__} is neither of tf.compat.v1.train nor of Keras 3: "
             "apply the result of tfdist.larc_gradients(gradients, variables, learning_rate) instead of the gradients"
         )
-    if learning_rate is not None:
-        raise ValueError(f"learning_rate={learning_rate!r}; a Keras optimizer has its own rate: leave it out")
-    from tfdist.updates.larc_keras import LarcKerasOptimizer
-
-    return LarcKerasOptimizer(optimizer, settings)
+    set_larc(optimizer, settings, learning_rate)
+    return optimizer
 
 
 def larc_gradients(

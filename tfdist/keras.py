@@ -14,7 +14,6 @@ import tfdist
 from tfdist import schedules
 from tfdist.start import process
 from tfdist.training.fit_callbacks import averaged_logs
-from tfdist.updates import larc_keras  # noqa: F401 (models saved with LARC are loaded after this import)
 from tfdist.updates.learning_rate import Rule, factor, warmed
 
 

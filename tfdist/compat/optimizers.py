@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from tfdist.compat.variables import native
 
-# Attributes that hold wrapped optimizers: of Keras's LossScaleOptimizer and our LARC, of tf_keras, of TensorFlow 1, and
-# of Keras's MultiOptimizer (keras/src/optimizers/{loss_scale,multi}_optimizer.py; …/training/experimental).
+# Attributes that hold wrapped optimizers: of Keras's LossScaleOptimizer, of tf_keras, of TensorFlow 1, and of Keras's
+# MultiOptimizer (keras/src/optimizers/{loss_scale,multi}_optimizer.py; …/training/experimental).
 _INNER = ("inner_optimizer", "_optimizer", "_opt", "_inner_optimizers")
 _RATES = ("_learning_rate", "_current_learning_rate")
 # Variables that do not come from the last gradients: steps, rates, averages for evaluation, and the gradients of an
@@ -122,6 +122,12 @@ def rate(optimizer: Any) -> Any:
     if not callable(found) or hasattr(found, "dtype"):
         return found
     return found(inner.iterations) if hasattr(inner, "iterations") else found()  # a schedule of tf_keras, a function
+
+
+def has_rate(optimizer: Any) -> bool:
+    """Return whether ``rate`` finds the learning rate of an optimizer of TensorFlow 1."""
+    inner = innermost(optimizer)[0]
+    return any(getattr(inner, name, None) is not None for name in (_RATES[0], "_lr"))
 
 
 def scales_the_loss(optimizer: Any) -> str:

@@ -17,15 +17,21 @@ The gradients are averages, or depend on marks behind which averages are put lat
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import tensorflow as tf
 
+from tfdist.compat.optimizers import has_rate, innermost, of_keras_3, rate, tree
+from tfdist.core import exclusions
+from tfdist.core.settings import SettingsError
+from tfdist.graph.job import Job
 from tfdist.graph.slices import merge
+from tfdist.updates.pipeline import GoOn, Stage, Update
 
 Mode = Literal["clip", "scale"]
+_UPDATE, _MARK = "_backend_update_step", "_tfdist_larc"
 
 
 @dataclass(frozen=True)
@@ -96,56 +102,102 @@ def _norm(values: tf.Tensor) -> tf.Tensor:
     return tf.sqrt(tf.reduce_sum(values * values))
 
 
-class LarcOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
-    """Wraps an optimizer of TensorFlow 1 and scales its gradients. Checkpoints contain the wrapped optimizer only.
+def set_larc(optimizer: Any, larc: Larc, learning_rate: Any = None) -> None:
+    """Make an optimizer of TensorFlow 1 or Keras 3, and those inside it, scale their gradients.
 
     Args:
-      optimizer: optimizer to wrap.
+      optimizer: the optimizer.
       larc: settings of LARC.
-      learning_rate: rate of the optimizer; None to read it from the optimizer.
+      learning_rate: rate of an optimizer of TensorFlow 1; None to read it from the optimizer.
 
     Raises:
-      ValueError: ``clip`` needs the rate, and the optimizer does not expose it.
+      ValueError: it has LARC already; or ``clip`` needs the rate, and the optimizer does not expose it.
+    """
+    kind = type(optimizer).__name__
+    if has_larc(optimizer):
+        raise ValueError(f"this {kind} has LARC already")
+    if of_keras_3(optimizer):
+        scale_updates(optimizer, lambda: larc)
+    elif larc.mode == "clip" and learning_rate is None and not has_rate(optimizer):
+        raise ValueError(f"the learning rate of {kind} cannot be read: give larc the same learning_rate")
+    else:
+
+        def apply_gradients(grads_and_vars: Any, global_step: Any = None, name: Any = None) -> Any:
+            pairs = list(grads_and_vars)
+            gradients, variables = [g for g, _ in pairs], [v for _, v in pairs]
+            own = rate(optimizer) if learning_rate is None else learning_rate
+            scaled = larc.gradients(gradients, variables, own() if callable(own) else own)
+            apply = type(optimizer).apply_gradients  # the present one: hooks come and go
+            return apply(optimizer, zip(scaled, variables, strict=True), global_step, name)
+
+        optimizer.apply_gradients = apply_gradients
+    for one in innermost(optimizer):
+        object.__setattr__(one, _MARK, True)  # (Keras's __setattr__ would track the value)
+
+
+def has_larc(optimizer: Any) -> bool:
+    """Return whether a script has called ``set_larc`` for an optimizer or for one inside it."""
+    return any(_MARK in vars(one) for one in tree(optimizer))
+
+
+def scale_updates(optimizer: Any, larc: Callable[[], Larc | None]) -> None:
+    """Make an optimizer of Keras 3 scale its gradients in its last step, if it does not do so yet.
+
+    ``apply`` unscales, accumulates, clips and decays, and then calls ``_backend_update_step``
+    (keras/src/optimizers/base_optimizer.py). So LARC uses the norms of the final gradients.
+
+    Args:
+      optimizer: the optimizer; those inside it compute the updates.
+      larc: function that returns the settings of LARC when an update is built or executed; None for no scaling.
+
+    Raises:
+      RuntimeError: this Keras version has no ``_backend_update_step``.
+    """
+    for one in innermost(optimizer):
+        if not hasattr(one, _UPDATE):
+            raise RuntimeError(f"this Keras has no {type(one).__name__}.{_UPDATE}: LARC needs another version")
+        if _UPDATE not in vars(one):
+            setattr(one, _UPDATE, _scaling(getattr(one, _UPDATE), larc))
+
+
+def _scaling(update: Callable[..., Any], larc: Callable[[], Larc | None]) -> Callable[..., Any]:
+    def scaled_update(grads: Any, trainable_variables: Any, learning_rate: Any) -> Any:
+        how = larc()
+        scaled = grads if how is None else how.gradients(grads, trainable_variables, learning_rate)
+        return update(scaled, trainable_variables, learning_rate)
+
+    return scaled_update
+
+
+class LarcOfSettings(Stage):
+    """Stage that scales gradients by LARC if a setting requests it, for scripts that do not call ``larc``.
+
+    Args:
+      job: the settings.
     """
 
-    def __init__(self, optimizer: Any, larc: Larc, learning_rate: Any = None) -> None:
-        super().__init__(False, f"Larc{optimizer.get_name()}")
-        self._inner, self._larc = optimizer, larc
-        own = getattr(optimizer, "_learning_rate", getattr(optimizer, "_lr", None))
-        self._rate = own if learning_rate is None else learning_rate
-        if self._rate is None and larc.mode == "clip":
-            raise ValueError(
-                f"the learning rate of {type(optimizer).__name__} cannot be read: give larc the same learning_rate"
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def update(self, update: Update, go_on: GoOn) -> Any:
+        larc = self._larc()
+        if larc is None:
+            return go_on(update)
+        name, kind = f"larc={larc.mode}", type(update.optimizer).__name__
+        if has_larc(update.optimizer):
+            raise SettingsError(exclusions.LARC_TWICE.told(name, kind))
+        if of_keras_3(update.optimizer):
+            scale_updates(update.optimizer, self._larc)
+            return go_on(update)
+        learning_rate = rate(update.optimizer)
+        if larc.mode == "clip" and learning_rate is None:
+            raise SettingsError(
+                f"{name}, but the learning rate of {kind} cannot be read: use tfdist.larc with the same "
+                "learning_rate, or larc=scale, which needs none"
             )
+        scaled = larc.gradients([g for g, _ in update.pairs], [v for _, v in update.pairs], learning_rate)
+        return go_on(update.with_(pairs=list(zip(scaled, [v for _, v in update.pairs], strict=True))))
 
-    def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute gradients as the wrapped optimizer does."""
-        return self._inner.compute_gradients(*args, **kwargs)
-
-    def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: Any = None) -> Any:
-        """Apply scaled gradients with the wrapped optimizer."""
-        pairs = list(grads_and_vars)
-        gradients, variables = [g for g, _ in pairs], [v for _, v in pairs]
-        scaled = self._larc.gradients(gradients, variables, self._call_if_callable(self._rate))
-        return self._inner.apply_gradients(zip(scaled, variables, strict=True), global_step, name)
-
-    def get_slot(self, var: Any, name: str) -> Any:
-        """Return a slot of the wrapped optimizer."""
-        return self._inner.get_slot(var, name)
-
-    def get_slot_names(self) -> list[str]:
-        """Return the slot names of the wrapped optimizer."""
-        return self._inner.get_slot_names()
-
-    def variables(self) -> list[Any]:
-        """Return the variables of the wrapped optimizer."""
-        return self._inner.variables()
-
-    def _trackable_children(self, *args: Any, **kwargs: Any) -> Any:
-        return self._inner._trackable_children(*args, **kwargs)
-
-    def _lookup_dependency(self, *args: Any, **kwargs: Any) -> Any:
-        return self._inner._lookup_dependency(*args, **kwargs)
-
-    def _create_or_restore_slot_variable(self, *args: Any, **kwargs: Any) -> None:
-        self._inner._create_or_restore_slot_variable(*args, **kwargs)
+    def _larc(self) -> Larc | None:
+        settings, rewrites = self._job.switches.settings, self._job.switches.rewrites
+        return Larc(settings.larc_eta, cast("Mode", settings.larc)) if rewrites and settings.larc != "off" else None

@@ -9,7 +9,7 @@ from tfdist.updates.accumulation import Accumulations
 from tfdist.updates.conditional import ConditionalUpdates
 from tfdist.updates.divergence import DivergenceGuard
 from tfdist.updates.error_feedback import error_feedback_of
-from tfdist.updates.larc_of_settings import LarcOfSettings
+from tfdist.updates.larc import LarcOfSettings
 from tfdist.updates.local_sgd import LocalSteps, local_sgd_of
 from tfdist.updates.loss_scaling import loss_scaling_of
 from tfdist.updates.pipeline import NoteTrained, Pipeline, Reduce, SetSameValues
