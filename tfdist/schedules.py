@@ -9,13 +9,15 @@
 
 A step t counts from 0, as ``global_step`` and ``optimizer.iterations`` do before the first update. Each function below
 returns a ``Schedule``; its docstring has the formula. The functions check their arguments (``ValueError``). A saved
-model contains the arguments. Import ``tfdist.keras`` before you load such a model.
+model contains the arguments. Import ``tfdist.keras`` before you load such a model. Schedules that Keras has (steps,
+exponential, polynomial, cosine) are taken from ``keras.optimizers.schedules``, also as an argument of ``scaled`` and
+``warmup``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal
 
 import keras
@@ -40,11 +42,11 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore
       formula: function (step, module) -> rate.
 
     Example:
-      >>> rate = tfdist.schedules.fixed(0.1)
+      >>> rate = tfdist.schedules.noam(model_size=4, warmup_steps=4)
       >>> rate
-      fixed(learning_rate=0.1)
-      >>> rate(100)
-      0.1
+      noam(model_size=4, warmup_steps=4, factor=1.0)
+      >>> round(rate(3), 6)
+      0.25
     """
 
     def __init__(self, function: str, arguments: dict[str, Any], formula: Formula) -> None:
@@ -97,105 +99,6 @@ def _positive(**values: float) -> None:
             raise ValueError(f"{name}={value!r}; it is more than 0, and finite")
 
 
-def fixed(learning_rate: float) -> Schedule:
-    """Return a schedule with the same rate in every step.
-
-    Raises:
-      ValueError: a negative rate.
-
-    Example:
-      >>> tfdist.schedules.fixed(0.1)(100)
-      0.1
-    """
-    _not_negative(learning_rate=learning_rate)
-    return Schedule("fixed", {"learning_rate": learning_rate}, lambda t, of: learning_rate)
-
-
-def piecewise(boundaries: Sequence[float], learning_rates: Sequence[float]) -> Schedule:
-    """Return ``learning_rates[k]`` for steps after ``boundaries[k - 1]``, up to and including ``boundaries[k]``.
-
-    ``tf.compat.v1.train.piecewise_constant`` counts in the same way.
-
-    Args:
-      boundaries: steps, in ascending order.
-      learning_rates: rates, one more than ``boundaries``.
-
-    Raises:
-      ValueError: the numbers of boundaries and rates do not fit, boundaries do not ascend, or a rate is negative.
-
-    Example:
-      >>> tfdist.schedules.piecewise([10], [0.1, 0.01])(11)
-      0.01
-    """
-    boundaries, learning_rates = list(boundaries), list(learning_rates)
-    if len(learning_rates) != len(boundaries) + 1:
-        raise ValueError(
-            f"{len(boundaries)} boundaries and {len(learning_rates)} learning_rates; give one more rate than boundaries"
-        )
-    if any(later <= earlier for earlier, later in zip(boundaries, boundaries[1:], strict=False)):
-        raise ValueError(f"boundaries={boundaries!r}; each is more than the one before")
-    for rate in learning_rates:
-        _not_negative(learning_rates=rate)
-
-    def formula(t: Any, of: Any) -> Any:
-        rate = learning_rates[0] + 0.0 * t
-        for boundary, after in zip(boundaries, learning_rates[1:], strict=True):
-            rate = of.where(t > boundary, after + 0.0 * t, rate)
-        return rate
-
-    return Schedule("piecewise", {"boundaries": boundaries, "learning_rates": learning_rates}, formula)
-
-
-def exponential(
-    learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False, begin_step: float = 0
-) -> Schedule:
-    """``learning_rate * decay_rate ** (max(t - begin_step, 0) / decay_steps)``.
-
-    With ``staircase`` the exponent is rounded down.
-
-    Raises:
-      ValueError: a negative rate or ``begin_step``, or ``decay_steps`` or ``decay_rate`` that is not more than 0.
-
-    Example:
-      >>> rate = tfdist.schedules.exponential(0.8, decay_steps=10, decay_rate=0.5)
-      >>> round(rate(10), 6)
-      0.4
-    """
-    _not_negative(learning_rate=learning_rate, begin_step=begin_step)
-    _positive(decay_steps=decay_steps, decay_rate=decay_rate)
-
-    def formula(t: Any, of: Any) -> Any:
-        exponent = of.maximum(t - begin_step, 0.0) / decay_steps
-        return learning_rate * decay_rate ** (of.floor(exponent) if staircase else exponent)
-
-    arguments = {"learning_rate": learning_rate, "decay_steps": decay_steps, "decay_rate": decay_rate}
-    return Schedule("exponential", arguments | {"staircase": staircase, "begin_step": begin_step}, formula)
-
-
-def polynomial(
-    learning_rate: float, decay_steps: float, end_learning_rate: float = 0.0, power: float = 1.0
-) -> Schedule:
-    """``end + (learning_rate - end) * (1 - min(t / decay_steps, 1)) ** power``.
-
-    Raises:
-      ValueError: a negative rate, or ``decay_steps`` or ``power`` that is not more than 0.
-
-    Example:
-      >>> rate = tfdist.schedules.polynomial(0.2, decay_steps=10)
-      >>> round(rate(5), 6)
-      0.1
-    """
-    _not_negative(learning_rate=learning_rate, end_learning_rate=end_learning_rate)
-    _positive(decay_steps=decay_steps, power=power)
-
-    def formula(t: Any, of: Any) -> Any:
-        left = 1.0 - of.minimum(t / decay_steps, 1.0)
-        return end_learning_rate + (learning_rate - end_learning_rate) * left**power
-
-    arguments = {"learning_rate": learning_rate, "decay_steps": decay_steps}
-    return Schedule("polynomial", arguments | {"end_learning_rate": end_learning_rate, "power": power}, formula)
-
-
 def inverse_polynomial(
     learning_rate: float, decay_steps: float, end_learning_rate: float, power: float = 1.0
 ) -> Schedule:
@@ -220,30 +123,6 @@ def inverse_polynomial(
 
     arguments = {"learning_rate": learning_rate, "decay_steps": decay_steps}
     return Schedule("inverse_polynomial", arguments | {"end_learning_rate": end_learning_rate, "power": power}, formula)
-
-
-def cosine(learning_rate: float, decay_steps: float, end_learning_rate: float = 0.0) -> Schedule:
-    """``end + (learning_rate - end) * (1 + cos(pi * min(t / decay_steps, 1))) / 2``.
-
-    Source: Loshchilov, Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts" (2017), eq. 5, without restarts.
-
-    Raises:
-      ValueError: a negative rate, or ``decay_steps`` that is not more than 0.
-
-    Example:
-      >>> rate = tfdist.schedules.cosine(0.2, decay_steps=10)
-      >>> rate(0)
-      0.2
-    """
-    _not_negative(learning_rate=learning_rate, end_learning_rate=end_learning_rate)
-    _positive(decay_steps=decay_steps)
-
-    def formula(t: Any, of: Any) -> Any:
-        part = 1.0 + of.cos(math.pi * of.minimum(t / decay_steps, 1.0))
-        return end_learning_rate + (learning_rate - end_learning_rate) * part / 2.0
-
-    arguments = {"learning_rate": learning_rate, "decay_steps": decay_steps, "end_learning_rate": end_learning_rate}
-    return Schedule("cosine", arguments, formula)
 
 
 def noam(model_size: float, warmup_steps: float, factor: float = 1.0) -> Schedule:
@@ -374,19 +253,7 @@ def _rate_of(learning_rate: Any, t: Any, of: Any) -> Any:
 
 
 _FUNCTIONS: dict[str, Callable[..., Schedule]] = {
-    function.__name__: function
-    for function in (
-        fixed,
-        piecewise,
-        exponential,
-        polynomial,
-        inverse_polynomial,
-        cosine,
-        noam,
-        inverse_sqrt,
-        warmup,
-        scaled,
-    )
+    function.__name__: function for function in (inverse_polynomial, noam, inverse_sqrt, warmup, scaled)
 }
 
 __all__ = ["Schedule", *_FUNCTIONS]

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import tensorflow as tf
 
@@ -98,15 +99,19 @@ class Schedule:
             return schedules.noam(self.num_units, self.warmup_steps, self.learning_rate)
         if self.decay_scheme == INVERSE_SQRT:
             return schedules.inverse_sqrt(self.learning_rate, self.warmup_steps, self.warmup_start)
-        decayed = schedules.fixed(self.learning_rate)
-        if self.decay_scheme in _DECAYS:
-            share, times = _DECAYS[self.decay_scheme]
-            start = int(self.num_train_steps * share)
-            # A training with fewer steps than halvings would halve every 0 steps.
-            every = max(1, (self.num_train_steps - start) // times)
-            decayed = schedules.exponential(self.learning_rate, every, 0.5, staircase=True, begin_step=start)
+        decayed = schedules.Schedule("decay", {}, self._decayed)
         if not self.warmup_steps:
             return decayed
         if self.warmup_scheme == "linear":
             return schedules.warmup(decayed, self.warmup_steps, self.warmup_start / self.learning_rate)
         return schedules.warmup(decayed, self.warmup_steps, 0.01, "exponential")
+
+    def _decayed(self, step: Any, of: Any) -> Any:
+        """Return the rate without a warm-up. `of` is NumPy or TensorFlow, as `step` is of."""
+        if self.decay_scheme not in _DECAYS:
+            return self.learning_rate
+        share, times = _DECAYS[self.decay_scheme]
+        start = int(self.num_train_steps * share)
+        # A training with fewer steps than halvings would halve every 0 steps.
+        every = max(1, (self.num_train_steps - start) // times)
+        return self.learning_rate * 0.5 ** of.floor(of.maximum(step - start, 0.0) / every)

@@ -17,7 +17,8 @@ train_x, train_y = tfdist.shard(x), tfdist.shard(y)
 
 batch, epochs = 256, 6
 steps = epochs * len(train_x) // batch
-rate = tfdist.schedules.scaled(tfdist.schedules.polynomial(1e-2, steps), "sqrt", warmup_steps=steps // 10)
+decay = keras.optimizers.schedules.PolynomialDecay(1e-2, steps, end_learning_rate=0.0)
+rate = tfdist.schedules.scaled(decay, "sqrt", warmup_steps=steps // 10)
 
 model = keras.Sequential([keras.Input([20]), keras.layers.Dense(64, "relu"), keras.layers.Dense(1)])
 model.compile(keras.optimizers.Lamb(rate), "mse")

@@ -114,7 +114,7 @@ def test_keras_unscales_before() -> None:
 def test_a_saved_model_goes_on(tmp_path: Path) -> None:
     x, y = np.random.RandomState(0).randn(2, 32, 3).astype(np.float32)
     model = keras.Sequential([keras.Input([3]), keras.layers.Dense(3)])
-    rate = tfdist.schedules.polynomial(0.5, 20)
+    rate = keras.optimizers.schedules.PolynomialDecay(0.5, 20, 0.0)
     larc = {"eta": 0.1, "mode": "scale", "epsilon": 1e-3}
     model.compile(tfdist.larc(keras.optimizers.SGD(rate, 0.9), **larc), "mse")  # type: ignore[arg-type]
     model.fit(x, y, 8, shuffle=False, verbose=0)
