@@ -1,9 +1,9 @@
 """The rank that writes a save of several ranks: all orders in which two and three ranks act and read each other.
 
 A rank's program is a sequence of saves and of collective calls of all ranks. A rank publishes its save and reads the
-others one by one, of each the position and then the saves, repeatedly, until it can decide whether to write. It may
-pause for any time between two steps. In every order, one rank writes a save, and one at a time a path. If rank 0 saves
-it, it writes. The other ranks return after the write. All ranks finish their programs.
+others one by one, of each the position and then the saves. It does so repeatedly, until it can decide whether to write.
+It may pause for any time between two steps. In every order, one rank writes a save, and one at a time a path. If rank 0
+saves it, it writes. The other ranks return after the write. All ranks finish their programs.
 """
 
 from __future__ import annotations
