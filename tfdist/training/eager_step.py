@@ -1,8 +1,8 @@
 """Eager step: hooks around eager gradient tapes, and around optimizers that apply gradients eagerly.
 
 When the first tape is opened, all variables get rank 0's values. Gradients are averaged as soon as a tape has computed
-them, because eager computations cannot be rewired later. When an optimizer applies gradients, the ranks compare a
-checksum to find out whether these gradients are averages already.
+them, because eager computations cannot be rewired later. Those that could not be averaged then (another tape records
+them) are averaged when an optimizer applies them.
 """
 
 from __future__ import annotations
@@ -182,11 +182,14 @@ class EagerSteps:
     def applied(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         """Return the pairs that an optimizer is to apply, with averaged gradients. Collective: all ranks."""
         gradients, sources = zip(*pairs, strict=True) if pairs else ((), ())
+        self._variables.trained.update(variable_key(s) for g, s in pairs if g is not None and _is_variable(s))
         self._replicas.eagerly(optimizer, lambda: self._held(optimizer, sources))
         self._reads.clear()
-        for source in sources:
-            self._thread.own.pop(variable_key(source), None)
-        return list(zip(self.gradients(sources, gradients, _APPLIED), sources, strict=True))
+        own = [self._averages.get(id(g)) is not g and variable_key(s) in self._thread.own for g, s in pairs]
+        averaged = self.gradients(
+            [s if one else None for one, s in zip(own, sources, strict=True)], gradients, _APPLIED
+        )
+        return list(zip(averaged, sources, strict=True))
 
     def _held(self, optimizer: Any, sources: Sequence[Any]) -> EagerReplicas:
         self._variables.applied_by(optimizer)
@@ -232,9 +235,9 @@ class EagerSteps:
     def gradients(self, sources: Sequence[Any], gradients: Sequence[Any], place: str) -> list[Any]:
         """Return the averages of eager gradients with respect to variables.
 
-        If all ranks have the same gradients, these are averages already, or were computed from averages. Some variables
-        may have other values than on rank 0, for example because they were made in this step. Then all ranks take rank
-        0's values now, and this step uses rank 0's gradients alone. The other ranks' gradients are of other weights.
+        Some variables may have other values than on rank 0, for example because they were made in this step. Then all
+        ranks take rank 0's values now, and this step uses rank 0's gradients alone. The other ranks' gradients are of
+        other weights.
 
         Collective: all ranks, with the same variables.
         """
@@ -246,11 +249,8 @@ class EagerSteps:
         keys = {tf_variables.key(v) for v in known}
         new = not keys <= self._variables.trained
         self._variables.trained |= keys
-        same = 0 if place == _MADE else self._digest([gradients[i] for i in chosen])
         control = self._job.world.control
-        said = control.arrive(
-            place + self._job.switches.configured, 4 * same + 2 * new + self._variables.unknown(known)
-        )
+        said = control.arrive(place + self._job.switches.configured, 2 * new + self._variables.unknown(known))
         if any(number & 2 for number in said):
             agreement.check_order(control, [variable_name(sources[i]) for i in chosen], initial_sync.NAMES)
         if any(number & 1 for number in said):
@@ -260,8 +260,6 @@ class EagerSteps:
                 self._say_first()
                 factor = 0 if self._job.world.rank else self._job.world.size
                 result = [None if g is None else times(g, factor) for g in result]
-        elif same and len({number >> 2 for number in said}) == 1:
-            return result
         names = [variable_name(sources[i]) for i in chosen]
         averages = gradient_rewrite.average_now([result[i] for i in chosen], names, self._job)
         self._averages.update({id(a): a for a in averages})
