@@ -6,138 +6,84 @@ also unknown ones, because it compares their bits.
 
 from __future__ import annotations
 
-import math
-import time
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
+from tfdist.core.log import announce
 from tfdist.engine.collective import Collective
 from tfdist.graph.job import Job
 from tfdist.transport import agreement
 from tfdist.transport.errors import DisagreementError
 from tfdist.variables import comparison, replica_variables
 from tfdist.variables.replica_variables import BlockReplicas, ReplicaVariables
-from tfdist.variables.sketches import Sketch, sketches
 
 OFF, AUTO = "off", "auto"
-_SHARE = 0.004  # largest share of the training time for comparisons, after the first steps
-LARGEST = 63  # exponent of two that a rank without a measurement asks for
+_DOUBLING, _EVERY = 64, 100  # the ranks compare after 1, 2, 4 … 64 steps, and then after each 100th
+_TRAININGS = 16  # largest number of trainings that are remembered for one collective
+_AT_THE_END = (
+    "the ranks have different variables at the end, after step {} of {}, by rounding or more; after step {} they held "
+    "the same. The session was closed: to learn which variable and how far, set TFDIST_CHECK=1"
+)
 
 
-class Schedule:
-    """Decides in which steps the ranks compare: after steps 1, 2, 4, 8, …, then as often as the cost allows.
-
-    All ranks decide the same, because each comparison carries the ranks' measurements and the largest counts.
+def following(setting: str, done: int) -> int:
+    """Return after how many steps the ranks compare their variables next.
 
     Args:
       setting: ``TFDIST_CHECK``: ``auto``, or a number of steps.
+      done: number of steps that are done.
     """
-
-    def __init__(self, setting: str) -> None:
-        self._every = 0 if setting == AUTO else int(setting)
-        self._next = 1 + (self._every or 1)
-
-    def due(self, step: int) -> bool:
-        """Return whether the ranks compare their variables in a step, before its update; steps count from 1."""
-        return step >= self._next
-
-    def compared(self, step: int, powers: list[int]) -> None:
-        """Note a comparison in a step, and set the next one.
-
-        Args:
-          step: step from 1.
-          powers: numbers of steps until the next comparison, as exponents of two, that the ranks ask for.
-        """
-        self._next = step + (self._every or min(max(1, step - 1), 1 << max(powers)))
-
-
-def wanted(seconds: float, step_seconds: float) -> int:
-    """Return the number of steps that this rank wants between two comparisons, as an exponent of two.
-
-    Args:
-      seconds: duration of a comparison on this rank.
-      step_seconds: duration of a step on this rank; 0 if it is unknown.
-    """
-    if not step_seconds:
-        return LARGEST
-    return min(LARGEST, max(0, math.ceil(math.log2(max(1.0, seconds / (_SHARE * step_seconds))))))
-
-
-_POWER_BITS = 6
-_TRAININGS = 16  # largest number of trainings that are remembered for one collective
-
-
-class _Final(NamedTuple):
-    """What is left of a training whose session is closed: the last step, the fingerprint and sketches after it."""
-
-    step: int
-    fingerprint: int
-    sketches: list[Sketch]
+    if setting != AUTO:
+        return done + int(setting)
+    return 1 << done.bit_length() if done < _DOUBLING else (done // _EVERY + 1) * _EVERY
 
 
 class _Steps:
     """Steps of one training: steps of one collective with the same variables, or eager steps of one optimizer.
 
     Args:
-      setting: see ``Schedule``.
+      setting: see ``following``.
       before: number of steps of the collective that belong to earlier trainings.
 
     Attributes:
       before: number of steps of the collective that belong to earlier trainings; for eager steps, the current step.
-      schedule: steps in which the ranks compare.
       noted: step after which the last fingerprint was taken.
       since: last step after which all ranks had the same variables; None before the first comparison.
       holder: variables of the training.
-      final: what was left when the session was closed; None if it is open.
+      final: last step and fingerprint of a session that is closed; None if it is open.
     """
 
     def __init__(self, setting: str, before: int = 0) -> None:
-        self.schedule = Schedule(setting)
+        self._setting = setting
+        self._next = following(setting, 0)
         self.before = before
         self.noted = 0
         self.since: int | None = None
         self.holder: ReplicaVariables | None = None
-        self.final: _Final | None = None
-        self._looked = (0, 0.0)  # step and time of the last fingerprint
+        self.final: tuple[int, int] | None = None
+
+    def due(self, step: int) -> bool:
+        """Return whether the ranks compare their variables in a step, before its update; steps count from 1."""
+        return step > self._next
+
+    def compared(self) -> None:
+        """Note that the ranks have compared the variables of the last fingerprint."""
+        self._next = following(self._setting, self.noted)
 
     def taken(self, step: int) -> int:
         """Return a fingerprint after the last step; 0 if the variables do not exist any more."""
-        if self.final is not None and self.final.step == step:
-            return self.final.fingerprint
+        if self.final is not None and self.final[0] == step:
+            return self.final[1]
         try:
             return replica_variables.digest(self.holder) if self.holder is not None and self.holder.complete else 0
         except Exception:  # at the end of the program the session may be closed
             return 0
 
-    def close(self, holder: ReplicaVariables, step: int) -> None:
-        """Keep what is left of the variables of a session that is about to be closed."""
-        try:
-            held = holder.held()
-            values = list(holder.read(held))
-            fingerprint = replica_variables.fingerprint(held, values)
-            self.final = _Final(step, fingerprint, sketches(holder, held, values))
-        except Exception:  # the session may have failed
-            self.final = None
-
-    def sketches(self) -> list[Sketch]:
-        """Return sketches of the variables after the last step."""
-        if self.final is not None:
-            return self.final.sketches
-        assert self.holder is not None
-        held = self.holder.held()
-        return sketches(self.holder, held, list(self.holder.read(held)))
-
     def note(self, holder: ReplicaVariables, step: int) -> int:
-        """Return this rank's fingerprint before a step and, in the lowest 6 bits, the exponent of ``wanted``."""
-        start = time.perf_counter()
-        last_step, last = self._looked
-        step_seconds = (start - last) / (step - last_step) if last and step > last_step else 0.0
-        found = replica_variables.digest(holder)
-        now = time.perf_counter()
-        self._looked = step, now
+        """Return this rank's fingerprint before a step."""
         self.noted = step - 1
-        return found << _POWER_BITS | wanted(now - start, step_seconds)
+        return replica_variables.digest(holder)
 
 
 class ReplicaCheck:
@@ -177,7 +123,7 @@ class ReplicaCheck:
         steps = self._steps_of(carrier, holder, setting)
         step = carrier.taken - steps.before + 1
         # With a delay a note may have been sent whose answer a later step takes: ``noted`` tells.
-        wanted = (carrier.asked or steps.schedule.due(step)) and (steps.noted < step - 1 or step == 1)
+        wanted = (carrier.asked or steps.due(step)) and (steps.noted < step - 1 or step == 1)
         if wanted and not carrier.note and not self._job.switches.alone_depth:
             carrier.note = steps.note(holder, step)
         return carrier
@@ -208,7 +154,7 @@ class ReplicaCheck:
             return
         notes, carrier.notes = carrier.notes, []
         set_by_script, carrier.asked = carrier.asked, False
-        if len(notes) < self._job.world.size and len({note >> _POWER_BITS for note in notes}) > 1:
+        if len(notes) < self._job.world.size and len(set(notes)) > 1:
             raise DisagreementError(
                 f"the ranks that still train have different variables after step {carrier.taken} of {carrier.name}. To "
                 "learn which variable, give all ranks the same number of steps (tfdist.shard) instead of tfdist.join"
@@ -229,15 +175,15 @@ class ReplicaCheck:
         if not steps.before:
             self._job.data_comparison.begin()
         steps.before += 1  # counts from 1 here
-        if steps.schedule.due(steps.before):
+        if steps.due(steps.before):
             there = holder()
             self._job.data_comparison.compare(self._job.world.control)
             note = steps.note(there, steps.before)
             self._compare(steps, self._job.world.control.arrive(comparison.PLACE, note), there)
 
     def _compare(self, steps: _Steps, notes: list[int], holder: ReplicaVariables, set_by_script: bool = False) -> None:
-        steps.schedule.compared(steps.noted + 1, [note & ((1 << _POWER_BITS) - 1) for note in notes])
-        if len({note >> _POWER_BITS for note in notes}) > 1:
+        steps.compared()
+        if len(set(notes)) > 1:
             take = comparison.SET_BY_SCRIPT if set_by_script else comparison.ROUNDING
             comparison.settle(self._job.world.control, holder, self._told, steps.since or 0, steps.noted, take)
         steps.since = steps.noted
@@ -270,7 +216,7 @@ class ReplicaCheck:
         """Take a last fingerprint before a session is closed, if there were steps since the last comparison."""
         for carrier in self._carriers:
             if carrier.check.holder.identity == holder.identity and _unseen(carrier):
-                carrier.check.close(carrier.check.holder, carrier.taken)
+                carrier.check.final = carrier.taken, carrier.check.taken(carrier.taken)
 
     def last(self) -> dict[str, int]:
         """Return the fingerprints after the last steps that were not compared yet, by a description of the step."""
@@ -279,7 +225,7 @@ class ReplicaCheck:
         return found if all(found.values()) else {}
 
     def settle(self, own: dict[str, int]) -> None:
-        """Find the variables that differed after the last steps of the program.
+        """Find the variables that differed after the last steps of the program; log it if their session is closed.
 
         Collective: all ranks. Raises as ``after`` does.
 
@@ -289,10 +235,15 @@ class ReplicaCheck:
         control = self._job.world.control
         ranks: list[dict[str, int]] = control.all_gather_object(own, comparison.PLACE)
         for key in sorted(own.keys() & set.intersection(*(set(rank) for rank in ranks))):
-            if len({rank[key] for rank in ranks}) > 1:
-                carrier = next(c for c in self._carriers if f"step {c.taken} of {c.name}, " in key and c.check.holder)
-                steps: _Steps = carrier.check
-                comparison.compare_sketches(control, steps.sketches(), steps.since or 0, carrier.taken)
+            if len({rank[key] for rank in ranks}) == 1:
+                continue
+            carrier = next(c for c in self._carriers if f"step {c.taken} of {c.name}, " in key and c.check.holder)
+            steps: _Steps = carrier.check
+            assert steps.holder is not None
+            if all(control.arrive(comparison.PLACE, int(steps.final is None))):
+                comparison.settle(control, steps.holder, self._told, steps.since or 0, carrier.taken)
+            else:
+                announce(_AT_THE_END.format(carrier.taken, carrier.name, steps.since or 0))
 
 
 def _unseen(carrier: Collective) -> bool:

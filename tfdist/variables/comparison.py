@@ -6,7 +6,6 @@ nothing is wrong. In one step this moves a variable by at most a few units in th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +16,6 @@ from tfdist.transport import agreement
 from tfdist.transport.errors import DisagreementError
 from tfdist.transport.interfaces import Channel
 from tfdist.variables.replica_variables import READ, TRAINED, ReplicaVariables
-from tfdist.variables.sketches import Sketch
 
 PLACE = "the comparison of what the ranks hold"
 _UNITS_A_STEP = 8.0  # units in the last place
@@ -47,11 +45,6 @@ ROUNDING = (
     "processors or numbers of threads cause this. Rank 0's values are taken, now and each time this happens"
 )
 
-_ROUNDING_AT_THE_END = (
-    "{} and {} more of the variables differ between ranks by rounding (by {:.1g} of the largest entry) at the end of "
-    "the program. Different processors or numbers of threads cause this"
-)
-
 
 class Distance(NamedTuple):
     """Distance of a rank's variable from rank 0's variable.
@@ -73,11 +66,6 @@ class Distance(NamedTuple):
 
 def distance(own: np.ndarray, first: np.ndarray, steps: int) -> Distance:
     """Return the distance of two values of one variable, after ``steps`` steps with perhaps different rounding."""
-    return _measured(own, first, _allowed(own.dtype, steps))
-
-
-def _measured(own: np.ndarray, first: np.ndarray, allowed: float, largest: float | None = None) -> Distance:
-    """Return the distance of two arrays; ``largest``: largest entry, if it is none of these arrays."""
     real = _is_real(own.dtype)
     a, b = (np.atleast_1d(x).astype(np.float64) if real else np.atleast_1d(x) for x in (own, first))
     if a.dtype.kind not in "fiu":
@@ -88,11 +76,11 @@ def _measured(own: np.ndarray, first: np.ndarray, allowed: float, largest: float
         same = (a == b) | ((a != a) & (b != b))
         differs = np.where(same, 0.0, np.where(np.isfinite(differs), differs, np.inf))
     where = np.unravel_index(int(np.argmax(differs)), differs.shape)
-    if largest is None:
-        finite = [np.abs(x[np.isfinite(x)]) for x in (a, b)] if a.dtype.kind == "f" else []
-        largest = max([float(x.max()) for x in finite if x.size], default=0.0)
+    finite = [np.abs(x[np.isfinite(x)]) for x in (a, b)] if a.dtype.kind == "f" else []
+    largest = max([float(x.max()) for x in finite if x.size], default=0.0)
     index = tuple(map(int, where)) if own.shape else ()
     shown = [x[where] if x.dtype.kind in "fiub" else np.nan for x in (a, b)]
+    allowed = _allowed(own.dtype, steps)
     return Distance(float(differs[where]) / (largest or 1.0), allowed, index, float(shown[0]), float(shown[1]))
 
 
@@ -106,43 +94,6 @@ def _allowed(dtype: np.dtype, steps: int) -> float:
         return 0.0
     units = float(np.finfo(dtype).eps) if dtype.kind == "f" else 2.0**-7
     return _NARROW_UNITS * units if dtype.itemsize < 4 else min(_MOST, _UNITS_A_STEP * units * steps)
-
-
-def compare_sketches(control: Channel, own: Sequence[Sketch], since: int, step: int) -> None:
-    """Find out whether variables that differ at the end of the program differ by rounding only.
-
-    Collective: all ranks.
-
-    Args:
-      control: channel of all ranks.
-      own: sketches of this rank's variables.
-      since: number of the last step after which the ranks held the same values.
-      step: number of the last step.
-
-    Raises:
-      DisagreementError: the ranks hold other variables, or values that differ by more than rounding.
-    """
-    agreement.agree(control, [one.line for one in own], PLACE, _OTHERS)
-    excused: set[int] = set().union(*control.all_gather_object({n for n, one in enumerate(own) if one.excused}, PLACE))
-    order = sorted(set(range(len(own))) - excused, key=lambda n: (_consequence(own[n].kind, len(own[n].shape)), n))
-    apart: list[tuple[float, str]] = []
-    for one in (own[number] for number in order):
-        zero = np.array(one.sums, order="C")
-        control.arrive(PLACE)
-        control.broadcast(zero.view(np.uint8))
-        largest: float = max(control.all_gather_object(one.largest, PLACE))
-        shape = one.shape if one.block == 1 else one.sums.shape
-        allowed = one.block * _allowed(one.dtype, step - since)  # each value of a sum is rounded
-        found = _measured(one.sums.reshape(shape), zero.reshape(shape), allowed, largest)
-        distances: list[Distance] = control.all_gather_object(found, PLACE)
-        far = max(range(len(distances)), key=lambda rank: distances[rank].relative - distances[rank].allowed)
-        if distances[far].relative > distances[far].allowed:
-            sums = one.name if one.block == 1 else f"a sum of {one.block} neighbours in {one.name}"
-            raise DisagreementError(_told(sums, one.kind, far, distances[far], 1, since, step))
-        apart += [(distances[far].relative, one.name)] if distances[far].relative else []
-    if apart:
-        relative, name = max(apart)
-        announce(_ROUNDING_AT_THE_END.format(name, len(apart) - 1, relative))
 
 
 def settle(

@@ -13,10 +13,9 @@ import tensorflow as tf
 
 from tests.tfdist.transport.thread_ranks import ThreadChannel, on_ranks
 from tfdist.transport.errors import DisagreementError
-from tfdist.variables import comparison, sketches
+from tfdist.variables import comparison
 from tfdist.variables.comparison import distance
 from tfdist.variables.replica_variables import READ, TRAINED, ReplicaVariable, digest
-from tfdist.variables.sketches import Sketch
 
 
 def far(own: np.ndarray, first: np.ndarray, steps: int = 1) -> bool:
@@ -93,17 +92,12 @@ class Pretended:
         del self.values[held.name]
 
 
-def sketches_of(rank: Any) -> list[Sketch]:
-    held = rank.held()
-    return sketches.sketches(rank, held, list(rank.read(held)))
-
-
 class Channel(ThreadChannel):
     def broadcast(self, array: np.ndarray, root: int = 0) -> None:
         array[...] = self._everybody(array.copy())[root]
 
 
-def settled(ranks: Sequence[Pretended], monkeypatch: pytest.MonkeyPatch, at_the_end: bool = False) -> list[str]:
+def settled(ranks: Sequence[Pretended], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the error message of each rank; empty: no error."""
     monkeypatch.setattr(comparison, "announce", lambda message: None)
 
@@ -111,10 +105,7 @@ def settled(ranks: Sequence[Pretended], monkeypatch: pytest.MonkeyPatch, at_the_
         channel.__class__ = Channel
         own: Any = ranks[channel.rank]
         try:
-            if at_the_end:
-                comparison.compare_sketches(channel, sketches_of(own), 3, 5)
-            else:
-                comparison.settle(channel, own, set(), 3, 5)
+            comparison.settle(channel, own, set(), 3, 5)
         except DisagreementError as error:
             return str(error)
         return ""
@@ -129,45 +120,6 @@ def test_the_first_that_differs_is_named_with_both_values(monkeypatch: pytest.Mo
     assert len(set(said)) == 1
     assert "b, which is trained, is -0.260869563 on rank 0, and 9 on rank 2 at [1, 2], after step 5" in said[0], said
     assert "after step 3 they held the same" in said[0]
-
-
-@pytest.mark.parametrize("most_sums", [1 << 22, 10])
-def test_closed_sessions_differ_by_rounding_or_by_more(monkeypatch: pytest.MonkeyPatch, most_sums: int) -> None:
-    """Sketches have all values of a small model, and sums of neighbours of a large one."""
-    monkeypatch.setattr(sketches, "_MOST_SUMS", most_sums)
-    scalar, halves = np.array(2, np.float32), W.astype(ml_dtypes.bfloat16)
-    values = {"a": W, "n": np.array([7, 8]), "h": halves, "s": scalar, "x": np.ones(3)}
-    units = np.float32(1 + 2e-7)
-    near = {**values, "a": W * units, "s": scalar * units}
-    assert settled([Pretended(values), Pretended(near)], monkeypatch, at_the_end=True) == ["", ""]
-    for name, change in (("a", 0.01), ("n", 1), ("h", 1.0), ("s", 0.01), ("x", np.inf)):
-        far = {**values, name: values[name].copy()}
-        far[name].reshape(-1)[-1] = np.nan if name == "x" else values[name].reshape(-1)[-1] + change
-        said = settled([Pretended(values), Pretended(values), Pretended(far)], monkeypatch, at_the_end=True)
-        assert len(set(said)) == 1 and f"{name}, which is trained, is " in said[0] and "on rank 2" in said[0], said
-        assert "after step 5; after step 3 they held the same" in said[0]
-    if most_sums > 10:
-        far = {**values, "a": W.copy()}
-        far["a"][1, 2] = 9.0
-        said = settled([Pretended(values), Pretended(far)], monkeypatch, at_the_end=True)
-        assert "is -0.260869563 on rank 0, and 9 on rank 1 at [1, 2]" in said[0], said
-
-
-def test_pieces_of_a_variable_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    ranks = Pretended({"a": np.linspace(-7, 3, 1000, dtype=np.float32), "n": np.arange(77)})
-    monkeypatch.setattr(sketches, "_MOST_SUMS", 100)
-    monkeypatch.setattr(sketches, "_SIGNS", 11)  # as many signs as a block has numbers: the same in each piece
-    whole = sketches_of(ranks)
-    monkeypatch.setattr(sketches, "_PIECE", 30)
-    for one, other in zip(whole, sketches_of(ranks), strict=True):
-        assert one.block == 11 and one.largest == other.largest
-        np.testing.assert_allclose(one.sums, other.sums, rtol=1e-12)
-
-
-def test_a_large_model_leaves_a_small_sketch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sketches, "_MOST_SUMS", 100)
-    found = sketches_of(Pretended({"a": np.ones([100, 90], np.float32), "b": np.ones(7, np.float32)}))
-    assert sum(one.sums.size for one in found) <= 102 and {one.block for one in found} == {91}
 
 
 def test_what_the_loss_reads_is_told_first(monkeypatch: pytest.MonkeyPatch) -> None:

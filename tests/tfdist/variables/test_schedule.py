@@ -1,36 +1,27 @@
-"""The steps in which ranks compare their variables."""
+"""The steps after which ranks compare their variables."""
 
 from __future__ import annotations
 
-from tfdist.training.replica_check import LARGEST, Schedule, wanted
+import pytest
+
+from tfdist.training.replica_check import following
 
 
-def compared(setting: str, steps: int, powers: list[int]) -> list[int]:
-    """Return the steps with a comparison; each one compares the values that the previous step has left."""
-    schedule, found = Schedule(setting), []
-    for step in range(1, steps + 1):
-        if schedule.due(step):
-            found.append(step)
-            schedule.compared(step, powers)
-    return found
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("auto", [1, 2, 4, 8, 16, 32, 64, 100, 200, 300]),
+        ("7", [7, 14, 21, 28, 35, 42, 49, 56, 63, 70]),
+        ("1", [*range(1, 11)]),
+    ],
+)
+def test_which(setting: str, expected: list[int]) -> None:
+    found = [0]
+    for _ in expected:
+        found.append(following(setting, found[-1]))
+    assert found[1:] == expected
 
 
-def test_soon_at_first() -> None:
-    assert compared("auto", 200, [LARGEST, LARGEST]) == [2, 3, 5, 9, 17, 33, 65, 129]  # after 1, 2, 4, 8, …
-
-
-def test_then_as_often_as_the_costs_allow_the_slowest() -> None:
-    assert compared("auto", 60, [2, 4]) == [2, 3, 5, 9, 17, 33, 49]
-    assert compared("auto", 20, [0, 0]) == list(range(2, 21))
-
-
-def test_each_so_many_steps() -> None:
-    assert compared("7", 30, [0, 0]) == [8, 15, 22, 29]
-
-
-def test_what_it_costs() -> None:
-    for seconds, step_seconds in ((0.1, 0.5), (1e-4, 1e-3), (3.0, 0.01)):
-        steps = 1 << wanted(seconds, step_seconds)
-        assert seconds / steps < 0.005 * step_seconds <= seconds / (steps / 4)
-    assert wanted(1e-6, 1.0) == 0
-    assert wanted(1.0, 0.0) == LARGEST
+def test_a_comparison_that_came_late_changes_no_later_one() -> None:
+    """As after a call of many steps."""
+    assert [following("auto", done) for done in (3, 63, 65, 199)] == [4, 64, 100, 200]
