@@ -9,7 +9,6 @@ import keras
 import tensorflow as tf
 
 import tfdist
-from tests.multirank.cases_programs import refusal
 from tests.multirank.inside import captured_log, settings
 from tests.multirank.oracle import v1
 from tests.named import subtest
@@ -83,13 +82,6 @@ def case_a_training_that_diverges_stops_together() -> None:
                 assert run(slopes(30, float("nan"))) == 30
                 assert run(slopes(45, float("inf"))) == 45
                 assert run(slopes(40, 1e3 * SIZE)) == 99  # the third bad window of 20 steps in a row
-
-
-def case_a_script_does_not_go_back_by_itself() -> None:
-    with settings():
-        tfdist.configure(divergence="rewind")
-        told = refusal(lambda: in_a_function(slopes(STEPS, 1.0)))
-        assert "nmt alone goes back" in told and "use 'stop'" in told, told
 
 
 def case_a_norm_that_grows_is_told_of() -> None:

@@ -170,9 +170,7 @@ class Settings:
         "factor of the loss; updates that overflow are left out",
     )
     loss_scale_tolerance: float = _part("loss_scale", "tolerance", 0.0, _share, "a number from 0 to 1")
-    divergence: str = _choice(
-        "off", ("off", "warn", "stop", "rewind"), "action if gradients are not finite or keep growing; rewind: nmt"
-    )
+    divergence: str = _choice("off", ("off", "warn", "stop"), "action if gradients are not finite or keep growing")
     check: str = _setting(
         "auto",
         _when,

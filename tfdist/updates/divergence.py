@@ -16,7 +16,6 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.core.log import announce, rarely
-from tfdist.core.settings import SettingsError
 from tfdist.graph.job import Job
 from tfdist.updates import windows
 from tfdist.updates.loss_scaling import averages_behind
@@ -27,10 +26,6 @@ _TIMES = 10.0
 _CAUSES = (
     "usual causes: data that are not numbers, or a learning rate that is too high for the batch of all ranks. Lower "
     "the rate, warm up over more steps, or clip"
-)
-_REWIND = (
-    "TFDIST_DIVERGENCE is 'rewind', but nmt alone goes back to a checkpoint automatically: use 'stop', and start "
-    "again from a checkpoint with half the learning rate"
 )
 
 
@@ -85,7 +80,6 @@ class DivergenceGuard(Stage):
         """Return the same gradients; in graphs they depend on the check.
 
         Raises:
-          SettingsError: ``TFDIST_DIVERGENCE`` is ``rewind``.
           FloatingPointError: ``TFDIST_DIVERGENCE`` is ``stop``, and training has diverged; on all ranks. In a graph or
             a function TensorFlow raises its own error with the same message.
         """
@@ -93,8 +87,6 @@ class DivergenceGuard(Stage):
         given = [gradient for gradient, _ in pairs if gradient is not None]
         if action == "off" or not given or not self._job.switches.rewrites:
             return pairs
-        if action == "rewind":
-            raise SettingsError(_REWIND)
         growth = self._growths.setdefault(optimizer, Growth())
 
         def look(norm: np.ndarray) -> np.ndarray:

@@ -153,13 +153,11 @@ def test_a_run_that_diverges_goes_back(
     """The run rewinds, then equals a run with half the rate, bit for bit, also when it is stopped and continued."""
     found = ["it rises"]
     monkeypatch.setattr("nmt.train.divergence.Rise.see", lambda self, step, loss: found.pop() if found else "")
-    monkeypatch.setenv("TFDIST_DIVERGENCE", "rewind")
-    assert main(toy.flags()) == 0
+    assert main(toy.flags("--divergence=rewind")) == 0
     text = capsys.readouterr().out
     assert "# training diverged: it rises; gradient norm " in text
     assert "Going back to step 0 with 1/2 of the learning rate" in text and "learning rate 0.5 (" in text
     assert text.count("earning curve: ") == 2  # each attempt has closed its outputs
-    monkeypatch.delenv("TFDIST_DIVERGENCE")
     out, other = toy.directory / "out", toy.directory / "other"
     assert main(toy.flags("--learning_rate=0.5", f"--out_dir={other}")) == 0
     assert main(toy.flags("--num_train_steps=8")) == 0
