@@ -1,8 +1,8 @@
-"""Held variables: the variables that must be the same on all ranks, in a session and outside: see ``variables.held``.
+"""Replicas: the variables that must be the same on all ranks, in a session and outside; see ``replica_variables``.
 
 These are the trained variables, the optimizers' variables, and the other variables that the loss reads. Left out are
-those that the framework keeps for each rank (``compat.variables.of_each_rank``), and states of random generators. So
-are variables that the script has given to ``tfdist.keep_own``, or has set between steps to arrays of this rank.
+those that the framework keeps for each rank (``of_each_rank``), and states of random generators. So are variables that
+the script has given to ``tfdist.keep_own``, or has set between steps to arrays of this rank.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CHUNK_BYTES = 1 << 26  # about the most that one run of a session reads
 
 
 class EagerReplicas:
-    """Held variables outside of sessions; see ``held.ReplicaVariables``.
+    """Replicas outside of sessions; see ``replica_variables.ReplicaVariables``.
 
     Args:
       known: the variables of this process.
@@ -104,7 +104,7 @@ _sessions = itertools.count()  # not id(): an address may be used again for anot
 
 
 class SessionReplicas:
-    """Held variables in a session; see ``held.ReplicaVariables``.
+    """Replicas in a session; see ``replica_variables.ReplicaVariables``.
 
     Args:
       session: the session.

@@ -95,12 +95,12 @@ class FunctionSteps:
         known = self._variables.by_handle
         arguments = [v for t in inputs if t.dtype == tf.resource and (v := known(t)) is not None]
         # The gradients it returns, the variables it sets, and the variables that were its arguments in earlier calls.
-        exported_variables, set_inside, prepared = state.prepared or ({}, [], ())
+        returned_gradients, set_inside, prepared = state.prepared or ({}, [], ())
         if (given := tuple(tf_variables.handle_number(v.handle) for v in arguments)) not in prepared:
             _check_accumulated(graph, state, _outside(graph, state, inputs))
-            exported_variables = self._prepare(graph, state, inputs, arguments)
-            set_inside = self._set_inside(graph, state) if exported_variables or state.leaves else []
-            state.prepared = exported_variables, set_inside, {*prepared, given}
+            returned_gradients = self._prepare(graph, state, inputs, arguments)
+            set_inside = self._set_inside(graph, state) if returned_gradients or state.leaves else []
+            state.prepared = returned_gradients, set_inside, {*prepared, given}
         self._share_set(state)
         carrier = self._replicas.before(state.collectives, self._held[graph][given]) if state.collectives else None
         for collective in state.collectives:
@@ -109,9 +109,9 @@ class FunctionSteps:
             meet(sum(t.shape.num_elements() * t.dtype.size for t in inputs if t.dtype != tf.resource))
         result = self.failing_plainly(call)
         self._replicas.after(carrier)
-        if exported_variables:
+        if returned_gradients:
             last = {c: c.step for c in self._job.functions.executed_last}
-            result = self._averaged(result, exported_variables, _outside(graph, state, inputs))
+            result = self._averaged(result, returned_gradients, _outside(graph, state, inputs))
             executed = [c for c in self._job.functions.executed_last if last.get(c) != c.step]
             state.averaged_by = executed or state.averaged_by
         exchanges = [*state.collectives, *state.averaged_by]
@@ -210,10 +210,10 @@ class FunctionSteps:
         self, graph: Any, state: function_state.FunctionState, inputs: Sequence[Any], call: Callable[[], Any]
     ) -> Any:
         """Build the call inside another function, after that function's earlier exchanges and before its later ones."""
-        exported_variables = variable_writes.returned(graph)
+        returned_gradients = variable_writes.returned(graph)
         outside = _outside(graph, state, inputs)
         _check_accumulated(graph, state, outside)
-        function_state.include(state, outside, except_for=[one.marker for one in exported_variables.values()])
+        function_state.include(state, outside, except_for=[one.marker for one in returned_gradients.values()])
         outer = function_state.current()
         assert outer is not None
         if state.collectives:
@@ -230,10 +230,10 @@ class FunctionSteps:
             own.last = [op for op in outer.get_operations()[known:] if op.type.endswith("PartitionedCall")] or own.last
         else:
             result = call()
-        return self._marked(result, exported_variables, outside) if exported_variables else result
+        return self._marked(result, returned_gradients, outside) if returned_gradients else result
 
     def _marked(
-        self, result: Any, exported_variables: dict[int, Returned], outside: Mapping[Hashable | None, Hashable | None]
+        self, result: Any, returned_gradients: dict[int, Returned], outside: Mapping[Hashable | None, Hashable | None]
     ) -> Any:
         """Mark the gradients among the results again, for the outer function."""
         of = tuple(marking.tensor_key(t) for t in tf.nest.flatten(result) if isinstance(t, tf.Tensor))
@@ -242,10 +242,10 @@ class FunctionSteps:
             key = one.marker.variable
             return marking.marked_again(one.marker, outside.get(key, key), value, of, each=not one.itself)
 
-        return _with_gradients(result, exported_variables, lambda found: [mark(one, value) for one, value in found])
+        return _with_gradients(result, returned_gradients, lambda found: [mark(one, value) for one, value in found])
 
     def _averaged(
-        self, result: Any, exported_variables: dict[int, Returned], outside: Mapping[Hashable | None, Hashable | None]
+        self, result: Any, returned_gradients: dict[int, Returned], outside: Mapping[Hashable | None, Hashable | None]
     ) -> Any:
         """Replace the gradients among the results with averages, for the eager caller."""
 
@@ -261,7 +261,7 @@ class FunctionSteps:
                 values[i] = value
             return values
 
-        return _with_gradients(result, exported_variables, average)
+        return _with_gradients(result, returned_gradients, average)
 
     def failing_plainly(self, call: Callable[[], Any]) -> Any:
         """Run a call, and raise the original error of a failed collective instead of TensorFlow's error."""
@@ -310,20 +310,20 @@ def _outside(
 
 
 def _with_gradients(
-    result: Any, exported_variables: dict[int, Returned], replace: Callable[[list[tuple[Returned, Any]]], list[Any]]
+    result: Any, returned_gradients: dict[int, Returned], replace: Callable[[list[tuple[Returned, Any]]], list[Any]]
 ) -> Any:
     """Return a function's results with replaced gradients.
 
     Args:
       result: results in any structure.
-      handed_on: markers of gradients, by their number among the outputs; slices count as several outputs.
+      returned_gradients: markers of gradients, by their number among the outputs; slices count as several.
       replace: gets a (marker, gradient) pair for each gradient, and returns the new gradients.
     """
     flat = tf.nest.flatten(result)
     found, place = [], 0
     for number, item in enumerate(flat):
-        if place in exported_variables and item is not None:
-            found.append((number, exported_variables[place], item))
+        if place in returned_gradients and item is not None:
+            found.append((number, returned_gradients[place], item))
         place += len([x for x in tf.nest.flatten(item, expand_composites=True) if x is not None])
     for (number, *_), gradient in zip(found, replace([(m, g) for _, m, g in found]), strict=True):
         flat[number] = gradient

@@ -59,7 +59,15 @@ class Saving:
         self._shared: dict[int, bool] = {}  # by device: whether other machines see its files
 
     def begin(self, path: str, follows: bool = False) -> PendingSave:
-        """See ``interfaces.World.save``."""
+        """Begin a save that other ranks may make here, too; wait for the rank that writes it. Not collective.
+
+        Args:
+          path: absolute path.
+          follows: True if this rank never writes the path.
+
+        Raises:
+          Exception: the exception of the rank that was to write; PeerError if that rank is missing.
+        """
         if self._detector.apart:
             return PendingSave(writes=True)
         own = self._next(digest(path))

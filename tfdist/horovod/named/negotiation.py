@@ -88,7 +88,7 @@ class Negotiation:
           failures: value of ``failures`` when the run of its graph began; None if it is in no graph.
 
         Raises:
-          Outdated: another operation of this run has failed.
+          RunFailed: another operation of this run has failed.
           DuplicateName: another operation of this name is under way here.
           RuntimeError: the process set was removed.
           PeerError: a rank was missing in an earlier operation.

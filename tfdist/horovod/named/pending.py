@@ -1,4 +1,4 @@
-"""Underway: an operation that this rank has begun, and its results."""
+"""Pending operations: those that this rank has begun, and their results."""
 
 from __future__ import annotations
 
