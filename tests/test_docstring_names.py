@@ -24,17 +24,17 @@ FILES = sorted((ROOT / "tfdist").rglob("*.py"))
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef
 
 
-def docstrings(tree: ast.Module) -> Iterator[tuple[Documented, ast.Constant]]:
+def docstrings(tree: ast.Module) -> Iterator[tuple[Documented, int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, Documented) and ast.get_docstring(node, clean=False) is not None:
             first = node.body[0]
             assert isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-            yield node, first.value
+            yield node, first.lineno, str(first.value.value)
 
 
 def words(source: str, tree: ast.Module) -> set[str]:
     """Return the words of a module's code and texts, without docstrings and comments."""
-    starts = {text.lineno for _, text in docstrings(tree)}
+    starts = {line for _, line, _ in docstrings(tree)}
     found: set[str] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.STRING and token.start[0] not in starts or token.type == tokenize.NAME:
@@ -66,14 +66,14 @@ def test_names_in_backquotes_exist() -> None:
     known = set(dir(builtins)).union(*of_module.values(), of_module)
     wrong = []
     for file, tree in trees.items():
-        for _, text in docstrings(tree):
-            for name in re.findall(r"``([A-Za-z_][\w.]*\w)(?:\(\))?``", text.value):
+        for _, line, text in docstrings(tree):
+            for name in re.findall(r"``([A-Za-z_][\w.]*\w)(?:\(\))?``", text):
                 first, *rest = name.split(".")
                 if name in _FOREIGN or first in _PACKAGES:
                     continue
                 there = of_module.get(first, set() if rest and rest[0][:1].isupper() else known)
                 if not {first} <= known or any(one not in there and one not in of_module for one in rest):
-                    wrong.append(f"{where(file, text.lineno)}: {name}")
+                    wrong.append(f"{where(file, line)}: {name}")
     assert not wrong, "\n".join(wrong)
 
 
@@ -82,22 +82,22 @@ def test_errors_exist() -> None:
     known = set(dir(builtins)).union(*(words(file.read_text(), tree) for file, tree in trees.items()))
     wrong = []
     for file, tree in trees.items():
-        for _, text in docstrings(tree):
-            if named := re.search(r"\n( *)Raises:\n((?:\1  .*\n|\n)*)", text.value):
+        for _, line, text in docstrings(tree):
+            if named := re.search(r"\n( *)Raises:\n((?:\1  .*\n|\n)*)", text):
                 listed = re.findall(rf"^{named[1]}  (\w+):", named[2], re.MULTILINE)
-                wrong += [f"{where(file, text.lineno)}: {name}" for name in listed if name not in known]
+                wrong += [f"{where(file, line)}: {name}" for name in listed if name not in known]
     assert not wrong, "\n".join(wrong)
 
 
 def test_arguments_are_those_of_the_call() -> None:
     wrong = []
     for file in FILES:
-        for node, text in docstrings(ast.parse(file.read_text())):
-            named = re.search(r"\n( *)Args:\n((?:\1  .*\n|\n)*)", text.value)
+        for node, line, text in docstrings(ast.parse(file.read_text())):
+            named = re.search(r"\n( *)Args:\n((?:\1  .*\n|\n)*)", text)
             there = arguments(node)
             if named and there is not None:
                 listed = re.findall(rf"^{named[1]}  \**(\w+):", named[2], re.MULTILINE)
-                wrong += [f"{where(file, text.lineno)}: {name}" for name in listed if name not in there]
+                wrong += [f"{where(file, line)}: {name}" for name in listed if name not in there]
     assert not wrong, "\n".join(wrong)
 
 

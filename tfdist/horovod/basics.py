@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfdist.core.log import announce
@@ -111,40 +111,22 @@ def mpi_built() -> bool:
     return importlib.util.find_spec("mpi4py") is not None
 
 
-def gloo_enabled() -> bool:
-    """Return False: tfdist does not use Gloo."""
-    _world()
-    return False
+def _without(name: str, what: str, answer: Any = False) -> Callable[[], Any]:
+    """Return the function ``name``, which answers that this package works without something."""
+
+    def function() -> Any:
+        return answer
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"Return {answer}: {what}."
+    return function
 
 
-def gloo_built() -> bool:
-    """Return False: tfdist does not use Gloo."""
-    return False
-
-
-def nccl_built() -> int:
-    """Return 0: tfdist does not use NCCL."""
-    return 0
-
-
-def ddl_built() -> bool:
-    """Return False: tfdist does not use IBM's DDL."""
-    return False
-
-
-def ccl_built() -> bool:
-    """Return False: tfdist does not use oneCCL."""
-    return False
-
-
-def cuda_built() -> bool:
-    """Return False: arrays are reduced in host memory."""
-    return False
-
-
-def rocm_built() -> bool:
-    """Return False: arrays are reduced in host memory."""
-    return False
+gloo_enabled, gloo_built = (_without(name, "tfdist does not use Gloo") for name in ("gloo_enabled", "gloo_built"))
+nccl_built = _without("nccl_built", "the operations of this package do not use NCCL", 0)
+ddl_built = _without("ddl_built", "tfdist does not use IBM's DDL")
+ccl_built = _without("ccl_built", "tfdist does not use oneCCL")
+cuda_built, rocm_built = (_without(name, "arrays are reduced in host memory") for name in ("cuda_built", "rocm_built"))
 
 
 def gpu_available(ext_base_name: str = "tensorflow", verbose: bool = False) -> bool:
