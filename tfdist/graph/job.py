@@ -252,15 +252,24 @@ class Job:
         by_the_host = switches.settings.changes_updates or switches.settings.sync != "gradients" or switches.reducer
         return bool(switches.exchange is not None and switches.exchange.compiled and not by_the_host)
 
-    def failure(self, failures: Failures, error: Any) -> BaseException | None:
-        """Return the exception of a collective to raise instead of TensorFlow's error; None: another cause.
+    def failing_plainly(self, call: Callable[[], Any], failures: Failures | None = None) -> Any:
+        """Run a call, and raise the original error of a failed exchange instead of TensorFlow's error.
 
         Args:
-          failures: exceptions noted in the graph, or in functions.
-          error: TensorFlow's error (``tf.errors.OpError``).
+          call: the call.
+          failures: exceptions noted in a session's graph; None: in functions.
         """
-        exchange = self.switches.exchange
-        return failures.behind(error) or (None if exchange is None else exchange.failure(error))
+        import tensorflow as tf  # not at the start of a job, which needs none
+
+        try:
+            return call()
+        except tf.errors.OpError as error:
+            exchange = self.switches.exchange
+            failure = (self.functions.failures if failures is None else failures).behind(error)
+            failure = failure or (None if exchange is None else exchange.failure(error))
+            if failure is not None:
+                raise failure from None
+            raise
 
     @functools.cached_property
     def say_set_apart(self) -> Callable[[], None]:

@@ -24,7 +24,6 @@ from tfdist.training import gradient_rewrite
 from tfdist.training._fit_batches import EqualBatchCounts
 from tfdist.training.data_shard import digest, shard
 from tfdist.training.fit_callbacks import Stops, agreeing
-from tfdist.training.function_step import FunctionSteps
 from tfdist.training.moments import Moments
 from tfdist.training.replica_check import ReplicaCheck
 from tfdist.training.shared_variables import SharedVariables
@@ -44,7 +43,6 @@ class FitSteps:
 
     Args:
       job: the ranks and settings.
-      functions: hooks around functions, which raise errors of exchanges plainly.
       variables: variables of this process.
       replicas: comparison of the variables between ranks.
       moments: actions of other packages.
@@ -56,14 +54,12 @@ class FitSteps:
     def __init__(
         self,
         job: Job,
-        functions: FunctionSteps,
         variables: SharedVariables,
         replicas: ReplicaCheck,
         moments: Moments,
     ) -> None:
         self._moments = moments
         self._job = job
-        self._functions = functions
         self._variables = variables
         self._replicas = replicas
         self._batches = EqualBatchCounts(job)
@@ -74,7 +70,7 @@ class FitSteps:
     def fit(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
         """Hook around ``Model.fit``. Collective: all ranks, unless inside ``alone``."""
         if not self._job.switches.rewrites:
-            return self._functions.failing_plainly(lambda: original(model, *args, **kwargs))
+            return self._job.failing_plainly(lambda: original(model, *args, **kwargs))
         gradient_rewrite.check_replicas(getattr(model, "distribute_strategy", None))
         bound = inspect.signature(original).bind(model, *args, **kwargs)
         given = bound.arguments
@@ -84,7 +80,7 @@ class FitSteps:
         self._batches.begin(given)
         self._thread.awaiting = True
         try:
-            return self._functions.failing_plainly(lambda: original(*bound.args, **bound.kwargs))
+            return self._job.failing_plainly(lambda: original(*bound.args, **bound.kwargs))
         finally:
             self._thread.awaiting = False
             self._job.switches.last_steps = None

@@ -107,7 +107,7 @@ class FunctionSteps:
             collective.evaluates = not state.applied
         for meet in state.meetings:
             meet(sum(t.shape.num_elements() * t.dtype.size for t in inputs if t.dtype != tf.resource))
-        result = self.failing_plainly(call)
+        result = self._job.failing_plainly(call)
         self._replicas.after(carrier)
         if returned_gradients:
             last = {c: c.step for c in self._job.functions.executed_last}
@@ -262,16 +262,6 @@ class FunctionSteps:
             return values
 
         return _with_gradients(result, returned_gradients, average)
-
-    def failing_plainly(self, call: Callable[[], Any]) -> Any:
-        """Run a call, and raise the original error of a failed collective instead of TensorFlow's error."""
-        try:
-            return call()
-        except tf.errors.OpError as error:
-            failure = self._job.failure(self._job.functions.failures, error)
-            if failure is not None:
-                raise failure from None
-            raise
 
 
 def _check_accumulated(

@@ -135,16 +135,6 @@ class SessionSteps:
                 stacklevel=4,
             )
 
-    def _failing_plainly(self, state: GraphState, call: Callable[[], Any]) -> Any:
-        """Run a call, and raise the original error of a failed exchange instead of TensorFlow's error."""
-        try:
-            return call()
-        except tf.errors.OpError as error:
-            failure = self._job.failure(state.failures, error)
-            if failure is not None:
-                raise failure from None
-            raise
-
     def _together(self, session: Any, state: GraphState, reach: Reach, call: Callable[[], Any]) -> Any:
         """Run a call that executes collectives. Collective: the ranks of these collectives."""
 
@@ -159,7 +149,7 @@ class SessionSteps:
             times_set = state.set_since.pop(session, 0)
             if carrier is not None and times_set:
                 carrier.asks, carrier.times_set = True, times_set
-            result = self._failing_plainly(state, call)
+            result = self._job.failing_plainly(call, state.failures)
             self._replicas.after(carrier)
         if any(c.set_apart for c in reach.collectives):
             self._job.say_set_apart()
@@ -199,7 +189,7 @@ class SessionSteps:
         self._warn_of_own(state, fetches)
         state.ran_version = session.graph.version
         if not state.collectives:
-            return self._failing_plainly(state, call)
+            return self._job.failing_plainly(call, state.failures)
         reach = state.reach(fetches)
         if reach.collectives:
             if session not in state.synchronised or any(c.channel is None for c in reach.collectives):
@@ -217,7 +207,7 @@ class SessionSteps:
         if reach.collectives or reach.group_collectives:
             result = self._together(session, state, reach, call)
         else:
-            result = self._failing_plainly(state, call)
+            result = self._job.failing_plainly(call, state.failures)
         if reach.overwrites and session in state.synchronised:
             state.overwritten.add(session)
         elif reach.sets and session in state.synchronised:

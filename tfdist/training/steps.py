@@ -44,7 +44,7 @@ class Steps:
         self.sessions = SessionSteps(tf.compat.v1.Session.run, job, self.replicas, self.moments)  # not hooked yet
         self.eager = EagerSteps(job, self.variables, self.replicas)
         self.functions = FunctionSteps(job, self.variables, self.eager, self.replicas, self.moments.runs)
-        self.fit = FitSteps(job, self.functions, self.variables, self.replicas, self.moments)
+        self.fit = FitSteps(job, self.variables, self.replicas, self.moments)
 
     def holder_of(self, variables: Sequence[Any]) -> ReplicaVariables:
         """Return a holder of variables outside sessions, to compare them between the ranks."""

@@ -59,9 +59,6 @@ class Functions:
     def call(self, function: Any, inputs: Any, call: Callable[[], Any]) -> Any:
         return call()
 
-    def failing_plainly(self, call: Callable[[], Any]) -> Any:
-        return call()
-
     def applied(self, optimizer: Any, pairs: Any) -> list[Any]:
         return list(pairs)
 
@@ -109,6 +106,7 @@ def replaced() -> Iterator[dict[str, tuple[Any, ...]]]:
             world=OneProcess(),
             stop=StopRequest(),
             ends_epoch=StopRequest(),
+            failing_plainly=lambda call: call(),
         )
         functions: Any = Functions()
         functions.adapted = Parts(adapted=lambda layer: None)
@@ -121,7 +119,7 @@ def replaced() -> Iterator[dict[str, tuple[Any, ...]]]:
             trained=None,
             that_trained=list,
         )
-        fit = FitSteps(job, functions, functions, functions, Moments())
+        fit = FitSteps(job, functions, functions, Moments())
         steps: Any = Parts(
             job=job,
             functions=functions,
