@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.training import moving_averages
 
 import tfdist
 from tests.multirank.cases_keras import assert_fit_law
@@ -512,6 +513,45 @@ def case_moving_statistics_are_averaged() -> None:
         for step in range(BLOCK):
             alone = 0.5 * alone + 0.5 * x[2 * step : 2 * step + 2].mean()
         np.testing.assert_allclose(mean, np.mean(everywhere(alone)), rtol=1e-5)
+
+
+def moved_by_a_script(in_session: bool) -> list[Any]:
+    """Return a moving average after a block, and another variable that each step sets."""
+    average, last = (tf.Variable(0.0, trainable=False, name=name) for name in ("centre", "last"))
+    w, optimizer = tf.Variable(1.0, name="w"), keras.optimizers.SGD(0.1)
+
+    def step() -> Any:
+        moving_averages.assign_moving_average(average, RANK + 1.0, 0.5, zero_debias=False)
+        last.assign(float(RANK))
+        with tf.GradientTape() as tape:
+            loss = w * (RANK + 1)
+        optimizer.apply_gradients([(tape.gradient(loss, w), w)])
+
+    def train() -> Any:
+        moved = moving_averages.assign_moving_average(average, RANK + 1.0, 0.5, zero_debias=False)
+        with tf.control_dependencies([moved, last.assign(float(RANK))]):
+            return v1.train.GradientDescentOptimizer(0.1).minimize(w * (RANK + 1), var_list=[w])
+
+    if not in_session:
+        call = tf.function(step)
+        for _ in range(BLOCK):
+            call()
+        return [average.numpy(), last.numpy()]
+    operation = train()
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        for _ in range(BLOCK):
+            session.run(operation)
+        return list(session.run([average, last]))
+
+
+def case_moving_averages_of_a_script_are_averaged() -> None:
+    """As written for TensorFlow 1, under any name; another variable that a step sets stays each rank's own."""
+    for in_session in (False, True):
+        with subtest(in_session), PLAIN.set(), tf.Graph().as_default() if in_session else contextlib.nullcontext():
+            average, last = moved_by_a_script(in_session)
+            np.testing.assert_allclose(average, (SIZE + 1) / 2 * (1 - 0.5**BLOCK), rtol=1e-5)
+            assert last == RANK
 
 
 class Lookahead(keras.optimizers.SGD):

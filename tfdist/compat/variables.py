@@ -53,6 +53,7 @@ def is_overwritten(variable: Any) -> bool:
 
 EACH_RANK = "_tfdist_of_each_rank"  # the framework keeps a variable for each rank
 STATISTIC = "_tfdist_statistic"  # of batches in Keras 3, which a training step reads only if its layer is frozen
+MOVED = "_tfdist_moved"  # TensorFlow's ``assign_moving_average`` moves it
 
 
 def note(variables: Iterable[Any], what: str) -> None:
@@ -80,6 +81,16 @@ def of_each_rank(variable: Any) -> bool:
     """
     by_replica = getattr(variable, "synchronization", None) == tf.VariableSynchronization.ON_READ
     return by_replica or hasattr(variable, EACH_RANK)
+
+
+def batch_statistic(variable: Any) -> bool:
+    """Return whether a variable is a moving statistic of batches: it is noted, or its replicas are to be averaged.
+
+    (tf_keras/src/layers/normalization/batch_normalization.py; tensorflow/python/ops/variables.py.)
+    """
+    averaged = getattr(variable, "aggregation", None) == tf.VariableAggregation.MEAN
+    noted = hasattr(variable, STATISTIC) or hasattr(variable, MOVED)
+    return noted or (averaged and of_each_rank(variable))
 
 
 def reads_own_table(variable: Any) -> bool:

@@ -1,6 +1,6 @@
-"""Hook of ``tf.train.ExponentialMovingAverage``: if steps are accumulated, averages move with the updates.
+"""Hooks of TensorFlow's moving averages: if steps are accumulated, ``ExponentialMovingAverage`` moves with the updates.
 
-The end of a block of local steps sets them to the mean over the ranks.
+The end of a block of local steps sets all averages to the mean over the ranks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.training import moving_averages
 
-from tfdist.compat.variables import native
+from tfdist.compat.variables import MOVED, native, note
 from tfdist.graph.job import Job
 from tfdist.hooks.patches import Patches
 from tfdist.training.steps import Steps
@@ -21,6 +21,10 @@ from tfdist.updates.local_sgd import moves
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
     """Hook tensorflow/python/training/moving_averages.py."""
+
+    def move(original: Callable[..., Any], variable: Any, *args: Any, **kwargs: Any) -> Any:
+        note([native(variable)], MOVED)
+        return original(variable, *args, **kwargs)
 
     def apply(original: Callable[..., Any], self: Any, var_list: Any = None) -> Any:
         averaged = tf.compat.v1.trainable_variables() if var_list is None else var_list
@@ -36,4 +40,5 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
             return original(self, var_list)
         return if_due(due, lambda: original(self, var_list))
 
+    patches.replace_everywhere(moving_averages, "assign_moving_average", move, ("variable",))
     patches.replace(moving_averages.ExponentialMovingAverage, "apply", apply, ("self", "var_list"))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdist.compat import variables as tf_variables
 from tfdist.compat.graphs import is_of_function
 from tfdist.core.wires import FORMATS
 from tfdist.graph import function_state
@@ -22,7 +23,6 @@ from tfdist.transport.interfaces import Group
 from tfdist.updates._local_sgd_state import InFlight, LocalSGDState
 from tfdist.updates.bmuf import BlockSettings
 from tfdist.updates.conditional import value_now
-from tfdist.variables.eager_variables import batch_statistic
 
 # Settings that the ranks compare, because they decide how a block ends.
 _MADE_BY = (
@@ -252,7 +252,7 @@ def _statistics(variables: SharedVariables, state: LocalSGDState) -> list[Any]:
             handles = [outer for outer, _ in graph.captures if outer.dtype == tf.resource]
             known += [v for h in handles if hasattr(h, "_id") and (v := variables.by_handle(h)) is not None]
             graph = graph.outer_graph
-    found = {id(v): v for v in known if batch_statistic(v) and v.dtype.is_floating}
+    found = {id(v): v for v in known if tf_variables.batch_statistic(v) and v.dtype.is_floating}
     for variable in state.variables:
         found.pop(id(variable), None)
     return list(found.values())

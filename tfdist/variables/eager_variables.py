@@ -17,12 +17,6 @@ from tfdist.variables import initial_sync
 # States of Keras's and TensorFlow's random generators. The ranks draw different numbers, as one process does for the
 # different parts of a batch.
 _RANDOM = re.compile(r"seed_generator_state|StateVar")
-# Names in Keras 3, tf_keras and TensorFlow 1, renormalised or not; and names in scripts with their own normalisation.
-_STATISTICS = re.compile(
-    r"(moving|renorm|running|pop|population|ema)_?(mean|var|std)"
-    r"|(moments/Squeeze|(^|[/_])(mean|var|variance|std|stddev))(_\d+)?/ExponentialMovingAverage",
-    re.IGNORECASE,
-)
 
 
 def described(variable: Any) -> str:
@@ -91,8 +85,3 @@ def variables_of(given: Any, attribute: str = "weights") -> list[Any]:
 def random_state(variable: Any) -> bool:
     """Return whether a variable is the state of a random generator, which is each rank's own."""
     return _RANDOM.search(getattr(variable, "path", variable.name)) is not None
-
-
-def batch_statistic(variable: Any) -> bool:
-    """Return whether a variable is a moving statistic of batches (BatchNormalization), which is each rank's own."""
-    return _STATISTICS.search(variable.name) is not None
