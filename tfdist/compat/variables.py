@@ -53,11 +53,12 @@ def is_overwritten(variable: Any) -> bool:
 
 EACH_RANK = "_tfdist_of_each_rank"  # the framework keeps a variable for each rank
 STATISTIC = "_tfdist_statistic"  # of batches in Keras 3, which a training step reads only if its layer is frozen
+RANDOM = "_tfdist_random"  # state of a random generator: the ranks draw different numbers, as parts of a batch do
 MOVED = "_tfdist_moved"  # TensorFlow's ``assign_moving_average`` moves it
 
 
 def note(variables: Iterable[Any], what: str) -> None:
-    """Note ``EACH_RANK`` or ``STATISTIC`` of variables."""
+    """Note ``EACH_RANK``, ``STATISTIC``, ``RANDOM`` or ``MOVED`` of variables."""
     for variable in variables:
         setattr(variable, what, True)
         hand_on_notes(variable)
@@ -69,7 +70,7 @@ def hand_on_notes(variable: Any) -> None:
     While Keras only infers shapes, it makes no TensorFlow variable yet (keras/src/backend/tensorflow/core.py).
     """
     made = getattr(variable, "_value", None) if hasattr(variable, "path") else None
-    for what in (EACH_RANK, STATISTIC) if made is not None else ():
+    for what in (EACH_RANK, STATISTIC, RANDOM) if made is not None else ():
         if hasattr(variable, what):
             setattr(made, what, True)
 
@@ -81,6 +82,11 @@ def of_each_rank(variable: Any) -> bool:
     """
     by_replica = getattr(variable, "synchronization", None) == tf.VariableSynchronization.ON_READ
     return by_replica or hasattr(variable, EACH_RANK)
+
+
+def random_state(variable: Any) -> bool:
+    """Return whether a variable is the state of a random generator, which is each rank's own."""
+    return hasattr(variable, RANDOM)
 
 
 def batch_statistic(variable: Any) -> bool:

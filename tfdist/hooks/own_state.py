@@ -1,18 +1,20 @@
-"""Hooks where Keras makes variables that each rank keeps for itself: statistics of batches, recurrent states, metrics.
+"""Hooks where variables are made that each rank keeps for itself: statistics, recurrent states, metrics, random states.
 
 The ranks do not compare these, though the loss may read them. Metrics mark themselves since Keras 3.5.
 """
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist.compat.variables import EACH_RANK, STATISTIC, hand_on_notes, note
+from tfdist.compat.variables import EACH_RANK, RANDOM, STATISTIC, hand_on_notes, note
 from tfdist.graph.job import Job
-from tfdist.hooks.patches import Patches
+from tfdist.hooks.patches import Patches, with_subclasses
 from tfdist.training.steps import Steps
 
 _STATISTICS = ("moving_mean", "moving_variance", "moving_stddev", "renorm_mean", "renorm_stddev")
@@ -30,12 +32,18 @@ def _totals(metric: Any) -> None:
     note(metric.variables, EACH_RANK)
 
 
+def _random(generator: Any) -> None:
+    note((v for name in ("state", "_state_var") if hasattr(v := getattr(generator, name, None), "assign")), RANDOM)
+
+
 # Module, class, its method that makes the variables, and a function that notes them. The statistics of tf_keras are
 # noted by ``ON_READ``.
 _MADE: tuple[tuple[str, str, str, Callable[[Any], None]], ...] = (
     ("keras.src.layers.normalization.batch_normalization", "BatchNormalization", "build", _statistics),
     ("keras.src.layers.rnn.rnn", "RNN", "_create_state_variables", _states),
     ("keras.src.metrics.metric", "Metric", "add_variable", _totals),
+    ("keras.src.random.seed_generator", "SeedGenerator", "__init__", _random),
+    ("tensorflow.python.ops.stateful_random_ops", "Generator", "__init__", _random),
     ("tf_keras.src.layers.rnn.base_rnn", "RNN", "reset_states", _states),
     ("tf_keras.src.layers.rnn.base_conv_rnn", "ConvRNN", "reset_states", _states),
 )
@@ -52,8 +60,14 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
         "keras.src.backend.tensorflow.core",
         lambda core: patches.replace(core.Variable, "_deferred_initialize", initialize, ("self",)),
     )
+    there: dict[type, Callable[[Any], None]] = {}
     for module, owner, method, noted in _MADE:
         patches.when_imported(module, _noting(patches, owner, method, noted))
+        if module in sys.modules:
+            there |= dict.fromkeys(with_subclasses(getattr(sys.modules[module], owner)), noted)
+    for one in gc.get_objects():  # made before the import of tfdist (not isinstance: see ``existing``)
+        if type(one) in there:
+            there[type(one)](one)
 
 
 def _noting(patches: Patches, owner: str, method: str, noted: Callable[[Any], None]) -> Callable[[Any], None]:

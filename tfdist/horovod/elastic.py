@@ -14,12 +14,11 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.compat import optimizers
-from tfdist.compat.variables import native
+from tfdist.compat.variables import native, random_state
 from tfdist.core.log import announce
 from tfdist.horovod.basics import init, shutdown
 from tfdist.horovod.functions import broadcast_object, broadcast_variables, build
 from tfdist.transport.errors import PeerError
-from tfdist.variables.eager_variables import random_state
 
 _LOST = (
     "hvd.elastic.run: a rank is lost, and a running job cannot add or remove ranks. Save checkpoints and start with "

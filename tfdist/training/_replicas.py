@@ -17,10 +17,10 @@ import tensorflow as tf
 
 from tfdist.compat import optimizers
 from tfdist.compat import variables as tf_variables
+from tfdist.compat.variables import random_state
 from tfdist.graph.graph_state import GraphState, make_state
 from tfdist.graph.markers import variable_key, variable_name
 from tfdist.training.shared_variables import SharedVariables
-from tfdist.variables.eager_variables import random_state
 from tfdist.variables.loss_reads import loss_reads
 from tfdist.variables.replica_variables import READ, TRAINED, ReplicaVariable
 from tfdist.variables.session_variables import SessionVariables, settable

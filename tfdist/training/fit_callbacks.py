@@ -16,7 +16,7 @@ import numpy as np
 
 from tfdist.compat import keras_fit, optimizers
 from tfdist.compat import variables as tf_variables
-from tfdist.compat.variables import native
+from tfdist.compat.variables import native, random_state
 from tfdist.engine.collective import StopRequest
 from tfdist.graph.job import Job, LastSteps
 from tfdist.training._replicas import EagerReplicas
@@ -24,7 +24,6 @@ from tfdist.training.moments import Moments
 from tfdist.training.replica_check import ReplicaCheck
 from tfdist.training.shared_variables import SharedVariables
 from tfdist.transport.errors import DisagreementError
-from tfdist.variables.eager_variables import random_state
 
 _STOP = "stop_training"
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from tfdist.compat import optimizers
 from tfdist.compat import variables as tf_variables
 from tfdist.compat.graphs import is_symbolic
+from tfdist.compat.variables import random_state
 from tfdist.core.checksum import checksum
 from tfdist.core.log import announce
 from tfdist.graph.job import Job
@@ -18,7 +19,7 @@ from tfdist.transport import agreement
 from tfdist.transport.errors import DisagreementError
 from tfdist.variables import initial_sync
 from tfdist.variables.adapted_layers import AdaptedLayers
-from tfdist.variables.eager_variables import described, random_state, take_values
+from tfdist.variables.eager_variables import described, take_values
 
 _REMEDY = (
     "Put the step into a tf.function, where tfdist averages them. Or apply them by an optimizer's apply_gradients. Or "

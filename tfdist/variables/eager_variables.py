@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,10 +12,6 @@ from tfdist.graph.job import Job
 from tfdist.graph.markers import numberless, variable_name
 from tfdist.transport import agreement
 from tfdist.variables import initial_sync
-
-# States of Keras's and TensorFlow's random generators. The ranks draw different numbers, as one process does for the
-# different parts of a batch.
-_RANDOM = re.compile(r"seed_generator_state|StateVar")
 
 
 def described(variable: Any) -> str:
@@ -80,8 +75,3 @@ def variables_of(given: Any, attribute: str = "weights") -> list[Any]:
     """Return a list with the ``tf.Variable`` of each TensorFlow or Keras variable, or of an object's attribute."""
     found = getattr(given, attribute, given)
     return [tf_variables.native(v) for v in ([found] if hasattr(found, "assign") else found)]
-
-
-def random_state(variable: Any) -> bool:
-    """Return whether a variable is the state of a random generator, which is each rank's own."""
-    return _RANDOM.search(getattr(variable, "path", variable.name)) is not None

@@ -8,12 +8,12 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat import optimizers
+from tfdist.compat.variables import random_state
 from tfdist.graph import function_state
 from tfdist.horovod import basics, collectives
 from tfdist.horovod.functions import allgather_object, broadcast_variables, build
 from tfdist.horovod.ops import Min
 from tfdist.training.fit_callbacks import mean_of_logged
-from tfdist.variables.eager_variables import random_state
 
 # Classes of Keras 3, or of tf_keras if TF_USE_LEGACY_KERAS=1 selects it.
 Callback, ModelCheckpoint = tf.keras.callbacks.Callback, tf.keras.callbacks.ModelCheckpoint
