@@ -51,6 +51,26 @@ class Reach:
         return self.updates and not any(c.averages for c in self.collectives)
 
 
+@dataclasses.dataclass
+class SessionNotes:
+    """What the runs of a session have done on this rank.
+
+    Attributes:
+      synchronised: True if all ranks have rank 0's values.
+      overwritten: True if, since then, this rank may have got other values.
+      own: names of the variables that this rank has assigned to since one initialiser gave all ranks the same values of
+        all variables; None: there was no such initialiser.
+      given: names of variables that this rank has set to values that depend on no variable.
+      set_since: number of times this rank has set trained variables since the last step.
+    """
+
+    synchronised: bool = False
+    overwritten: bool = False
+    own: set[str] | None = None
+    given: set[str] = dataclasses.field(default_factory=set)
+    set_since: int = 0
+
+
 class GraphState:
     """State of one graph, functions inside it included.
 
@@ -64,17 +84,11 @@ class GraphState:
       examined: number of the graph's operations that were searched for writes of gradients to variables.
       examined_version: ``graph.version`` at that search.
       ran_version: ``graph.version`` when a session last ran the graph; older operations cannot be rewired any more.
-      synchronised: sessions in which all ranks have rank 0's values.
-      own: by session, names of the variables that this rank has assigned to since one initialiser gave all ranks the
-        same values of all variables.
-      overwritten: synchronised sessions in which only this rank may have got other values since.
-      given: by session, names of variables that this rank has set to values that depend on no variable.
-      set_since: by synchronised session, number of times this rank has set trained variables since the last step.
+      notes: notes of each session that has run the graph.
       failures: exceptions inside collectives.
       moved: variables whose moving averages move in each step, as they were not known to be updated in some steps only.
       due: by variables that are not updated in each step, a bool tensor: True if they are updated in this step.
       warned_of_own: True if the script was warned that it gets this rank's own gradients.
-      sessions: sessions that have run the graph.
       trained: keys of the variables that gradients are applied to.
       optimizers: optimizers that apply gradients. They are kept as long as the graph: the ranks collect garbage at
         different times, and must have the same optimizers.
@@ -92,16 +106,11 @@ class GraphState:
         self.examined = 0
         self.examined_version = -1
         self.ran_version = -1
-        self.synchronised: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.own: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
-        self.overwritten: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.given: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
-        self.set_since: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self.notes: weakref.WeakKeyDictionary[Any, SessionNotes] = weakref.WeakKeyDictionary()
         self.failures = Failures()
         self.moved: set[Any] = set()
         self.due: dict[Any, Any] = {}
         self.warned_of_own = False
-        self.sessions: weakref.WeakSet[Any] = weakref.WeakSet()
         self.trained: dict[Hashable, None] = {}
         self.optimizers: list[Any] = []
         self.kept_own: set[str] = set()
@@ -119,6 +128,10 @@ class GraphState:
         while getattr(graph, "outer_graph", None) is not None:  # fetches reach a function body through its callers
             self._by_function.setdefault(graph.name, []).append(collective)
             graph = graph.outer_graph
+
+    def of_session(self, session: Any) -> SessionNotes:
+        """Return the notes of a session."""
+        return self.notes.setdefault(session, SessionNotes())
 
     @property
     def pending(self) -> bool:

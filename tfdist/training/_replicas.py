@@ -160,7 +160,7 @@ class SessionReplicas:
 
     def excuse(self, held: ReplicaVariable) -> str:
         session = self._session()
-        if session is not None and held.variable.op.name in make_state(session.graph).given.get(session, ()):
+        if session is not None and held.variable.op.name in make_state(session.graph).of_session(session).given:
             return _GIVEN
         return _excuse(held.variable, self._reads.get(variable_key(held.variable), True))
 

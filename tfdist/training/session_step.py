@@ -76,7 +76,7 @@ class SessionSteps:
         if state is not None and state.world_collectives:
             # A session hook may still set variables, maybe on this rank alone: the first step shares them again.
             self._begin(session)
-            state.synchronised.discard(session)
+            state.of_session(session).synchronised = False
 
     def _begin(self, session: Any) -> None:
         """Bring all ranks together before a session's first step.
@@ -90,7 +90,8 @@ class SessionSteps:
         state = make_state(graph)
         plan = [f"{line} in {c.name}" for c in state.world_collectives for line in c.plan]
         trained = {v.op.name for v in graph.get_collection(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES)}
-        own = tuple(sorted(state.own.get(session, set()) - trained))
+        notes = state.of_session(session)
+        own = tuple(sorted((notes.own or set()) - trained))
         initial_sync.begin(
             self._job.world.control,
             initial_sync.Participant(initial_sync.STEP, plan, state.broadcasts, own),
@@ -99,8 +100,7 @@ class SessionSteps:
         self._job.open(state.world_collectives)
         for collective in state.world_collectives:
             collective.root_only = False  # a collective that does not run in this step would keep an old value
-        state.synchronised.add(session)
-        state.overwritten.discard(session)
+        notes.synchronised, notes.overwritten = True, False
         for action in self._moments.begins:
             action(session)
 
@@ -146,7 +146,8 @@ class SessionSteps:
         in_any_order = self._job.world.waits.unordered() if reach.unordered else contextlib.nullcontext()
         with self._job.thread_guard.running("a session"), in_any_order:
             carrier = self._replicas.before(reach.collectives, holder) if state.broadcasts else None
-            times_set = state.set_since.pop(session, 0)
+            notes = state.of_session(session)
+            times_set, notes.set_since = notes.set_since, 0
             if carrier is not None and times_set:
                 carrier.asks, carrier.times_set = True, times_set
             result = self._job.failing_plainly(call, state.failures)
@@ -182,7 +183,7 @@ class SessionSteps:
         state = state_of(session.graph)
         if state is None:
             return call()
-        state.sessions.add(session)
+        notes = state.of_session(session)
         for action in self._moments.runs:
             action()
         variable_writes.before_run(session.graph, self._job)
@@ -192,10 +193,10 @@ class SessionSteps:
             return self._job.failing_plainly(call, state.failures)
         reach = state.reach(fetches)
         if reach.collectives:
-            if session not in state.synchronised or any(c.channel is None for c in reach.collectives):
+            if not notes.synchronised or any(c.channel is None for c in reach.collectives):
                 self._begin(session)
-            elif session in state.overwritten:
-                state.overwritten.discard(session)
+            elif notes.overwritten:
+                notes.overwritten = False
                 for collective in reach.collectives:
                     collective.overwritten = state.broadcasts and collective.averages
             if self.trained is not session:
@@ -208,16 +209,14 @@ class SessionSteps:
             result = self._together(session, state, reach, call)
         else:
             result = self._job.failing_plainly(call, state.failures)
-        if reach.overwrites and session in state.synchronised:
-            state.overwritten.add(session)
-        elif reach.sets and session in state.synchronised:
-            state.set_since[session] = state.set_since.get(session, 0) + 1
         if reach.initialised and reach.initialised >= settable(session.graph).keys():
-            state.own[session] = set()
-        elif session in state.own and session not in state.synchronised:
-            state.own[session] |= reach.assigned
-        if reach.given and session in state.synchronised:
-            state.given.setdefault(session, set()).update(reach.given)
+            notes.own = set()
+        elif notes.own is not None and not notes.synchronised:
+            notes.own |= reach.assigned
+        if notes.synchronised:
+            notes.overwritten = notes.overwritten or reach.overwrites
+            notes.set_since += reach.sets and not reach.overwrites
+            notes.given |= reach.given
         if any(c.root_only for c in reach.collectives):
-            state.synchronised.discard(session)
+            notes.synchronised = False
         return result

@@ -62,7 +62,7 @@ class Signal:
             with eager.mode():
                 self._queue.enqueue(True)
             return
-        for session in list(self._state.sessions):  # any of them may be the one that waits
+        for session in list(self._state.notes):  # any of them may be the one that waits
             run = inspect.unwrap(type(session).run)  # without tfdist's patch, since this is no training step
             with contextlib.suppress(Exception):  # the session may be closed
                 if run(session, self._size) < _ROOM:  # else enqueue would block this thread: the session never waits
