@@ -60,7 +60,7 @@ class EagerReplicas:
     def complete(self) -> bool:
         return all(reference() is not None for reference in self._candidates.values())
 
-    def held(self) -> list[ReplicaVariable]:
+    def replicas(self) -> list[ReplicaVariable]:
         there = [v for reference in self._candidates.values() if (v := reference()) is not None]
         numbered = [(number, v) for v in there if (number := self._known.number(v)) is not None]
         found = [self._as_held(variable) for _, variable in sorted(numbered, key=lambda pair: pair[0])]
@@ -83,21 +83,21 @@ class EagerReplicas:
             return None
         return ReplicaVariable(name, READ, variable, described)
 
-    def read(self, held: Sequence[ReplicaVariable]) -> Iterator[np.ndarray]:
-        for one in held:
+    def read(self, replicas: Sequence[ReplicaVariable]) -> Iterator[np.ndarray]:
+        for one in replicas:
             yield np.asarray(one.variable.read_value())  # no copy if the variable is in host memory
 
-    def load(self, held: ReplicaVariable, value: np.ndarray) -> None:
+    def load(self, replica: ReplicaVariable, value: np.ndarray) -> None:
         with self._known.setting():
-            held.variable.assign(value)
+            replica.variable.assign(value)
 
-    def excuse(self, held: ReplicaVariable) -> str:
-        if tf_variables.name(held.variable) in self._known.given:
+    def excuse(self, replica: ReplicaVariable) -> str:
+        if tf_variables.name(replica.variable) in self._known.given:
             return _GIVEN
-        return _excuse(held.variable, self._reads.get(tf_variables.key(held.variable), True))
+        return _excuse(replica.variable, self._reads.get(tf_variables.key(replica.variable), True))
 
-    def keep_own(self, held: ReplicaVariable) -> None:
-        self._known.own.add(tf_variables.name(held.variable))
+    def keep_own(self, replica: ReplicaVariable) -> None:
+        self._known.own.add(tf_variables.name(replica.variable))
 
 
 _sessions = itertools.count()  # not id(): an address may be used again for another session, on some ranks only
@@ -126,7 +126,7 @@ class SessionReplicas:
     def _variables(self) -> SessionVariables:
         return SessionVariables(self._session(), self._run)
 
-    def held(self) -> list[ReplicaVariable]:
+    def replicas(self) -> list[ReplicaVariable]:
         session = self._session()
         assert session is not None
         state = make_state(session.graph)
@@ -146,28 +146,28 @@ class SessionReplicas:
             )
         return found
 
-    def read(self, held: Sequence[ReplicaVariable]) -> Iterator[np.ndarray]:
+    def read(self, replicas: Sequence[ReplicaVariable]) -> Iterator[np.ndarray]:
         chunk: list[ReplicaVariable] = []
-        for number, one in enumerate(held):
+        for number, one in enumerate(replicas):
             chunk.append(one)
             size = sum((c.variable.shape.num_elements() or 1) * c.variable.dtype.size for c in chunk)
-            if size > _CHUNK_BYTES or number + 1 == len(held):
+            if size > _CHUNK_BYTES or number + 1 == len(replicas):
                 yield from self._variables().values([c.variable for c in chunk])
                 chunk = []
 
-    def load(self, held: ReplicaVariable, value: np.ndarray) -> None:
-        self._variables().load({held.variable.name: value})
+    def load(self, replica: ReplicaVariable, value: np.ndarray) -> None:
+        self._variables().load({replica.variable.name: value})
 
-    def excuse(self, held: ReplicaVariable) -> str:
+    def excuse(self, replica: ReplicaVariable) -> str:
         session = self._session()
-        if session is not None and held.variable.op.name in make_state(session.graph).of_session(session).given:
+        if session is not None and replica.variable.op.name in make_state(session.graph).of_session(session).given:
             return _GIVEN
-        return _excuse(held.variable, self._reads.get(variable_key(held.variable), True))
+        return _excuse(replica.variable, self._reads.get(variable_key(replica.variable), True))
 
-    def keep_own(self, held: ReplicaVariable) -> None:
+    def keep_own(self, replica: ReplicaVariable) -> None:
         session = self._session()
         if session is not None:
-            make_state(session.graph).kept_own.add(held.variable.name)
+            make_state(session.graph).kept_own.add(replica.variable.name)
 
 
 def _excuse(variable: Any, always: bool) -> str:

@@ -42,7 +42,7 @@ class Accumulations(Stage):
         self._known: weakref.WeakKeyDictionary[Any, dict[Hashable, GradientAccumulator]] = weakref.WeakKeyDictionary()
 
     def update(self, update: Update, go_on: GoOn) -> Any:
-        return go_on(update.with_(held=self._held(update.optimizer, update.pairs)))
+        return go_on(update.with_(accumulation=self._held(update.optimizer, update.pairs)))
 
     def _held(self, optimizer: Any, pairs: Pairs) -> Accumulated | None:
         """Return the accumulation for an optimizer in a graph; None if it applies every step.
@@ -142,7 +142,7 @@ class GradientAccumulator:
       job: ranks and settings, with the mark of an epoch's last steps.
 
     Attributes:
-      held: number of steps in the current sums.
+      added: number of steps in the current sums.
       due: True if this step exchanges the sums.
     """
 
@@ -154,7 +154,7 @@ class GradientAccumulator:
         self._next = len(self._sums)  # number of the exchange whose arrays come next
         self._last: LastSteps | None = None
         self._of_last = 0
-        self.held = 0
+        self.added = 0
         self.due = False
 
     def bring(self, number: int, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray] | None:
@@ -163,21 +163,21 @@ class GradientAccumulator:
             self._begin()
         elif number != self._next:
             raise RuntimeError(
-                f"{self._name}: step {self.held} of {self._steps} that are accumulated was given up halfway. The sums "
+                f"{self._name}: step {self.added} of {self._steps} that are accumulated was given up halfway. The sums "
                 "contain its gradients for some variables only. Continue from the last checkpoint, or leave "
                 "TFDIST_ACCUMULATE_STEPS out"
             )
         self._next = number + 1
-        self._sums[number].add(arrays, first=self.held == 1)
-        return self._sums[number].mean(self.held) if self.due else None
+        self._sums[number].add(arrays, first=self.added == 1)
+        return self._sums[number].mean(self.added) if self.due else None
 
     def _begin(self) -> None:
-        self.held = 1 if self.due else self.held + 1
+        self.added = 1 if self.due else self.added + 1
         self._next = 0
         last = self._job.switches.last_steps
         self._of_last = self._of_last + 1 if last is self._last else 1
         self._last = last
-        self.due = self.held >= self._steps or (last is not None and self._of_last >= last.number)
+        self.due = self.added >= self._steps or (last is not None and self._of_last >= last.number)
 
     def nothing(self, number: int) -> list[np.ndarray] | None:
         """See ``step_sums.Sums``."""

@@ -66,7 +66,7 @@ class LossScaling(Stage):
             return tf.cast(self._variable(how).read_value()[0], tf.float32)
 
     def update(self, update: Update, go_on: GoOn) -> Any:
-        due = None if update.held is None else update.held.all_due()
+        due = None if update.accumulation is None else update.accumulation.all_due()
         return go_on(update.with_(due=self._finite(update.optimizer, update.pairs, due)))
 
     def _finite(self, optimizer: Any, pairs: Pairs, due: tf.Tensor | None) -> tf.Tensor | None:

@@ -47,7 +47,7 @@ class Update:
       pairs: gradients (or None) and variables.
       call: the optimizer's own function (pairs, name) -> result, which applies the pairs.
       name: name of the operation; None for the optimizer's default.
-      held: accumulation of the gradients of several steps; None if each step is applied.
+      accumulation: accumulation of the gradients of several steps; None if each step is applied.
       reducer: reducer of the gradients; None for the job's reducer.
       block: (state, rule) of the block of local steps; None without local SGD.
       due: bool tensor: whether the update is applied in this step; None if it is in each step.
@@ -57,7 +57,7 @@ class Update:
     pairs: Pairs
     call: Callable[[Pairs, str | None], Any]
     name: str | None = None
-    held: Application | None = None
+    accumulation: Application | None = None
     reducer: Reducer | None = None
     block: Any = None
     due: tf.Tensor | None = None
@@ -187,7 +187,7 @@ class Reduce(Stage):
         if tf.executing_eagerly():
             averages = self._eager.applied(update.optimizer, pairs)
         else:
-            averages = gradient_rewrite.averaged(pairs, self._job, update.held, update.reducer)
+            averages = gradient_rewrite.averaged(pairs, self._job, update.accumulation, update.reducer)
             gradient_rewrite.warn_of_condition(self._job)
             self._built()
         if update.block is None:

@@ -114,25 +114,25 @@ def settle(
     Raises:
       DisagreementError: the ranks hold other variables, or values that differ by more than rounding.
     """
-    held = holder.held()
-    agreement.agree(control, [one.line for one in held], PLACE, _OTHERS)
-    own = [checksum([value]) for value in holder.read(held)]
+    replicas = holder.replicas()
+    agreement.agree(control, [one.line for one in replicas], PLACE, _OTHERS)
+    own = [checksum([value]) for value in holder.read(replicas)]
     first: list[int] = control.broadcast_object(own, PLACE)
     mine = [n for n, (a, b) in enumerate(zip(own, first, strict=True)) if a != b]
-    excuses = {n: why for n, one in enumerate(held) if one.kind == READ and (why := holder.excuse(one))}
+    excuses = {n: why for n, one in enumerate(replicas) if one.kind == READ and (why := holder.excuse(one))}
     ranks: list[tuple[list[int], dict[int, str]]] = control.all_gather_object((mine, excuses), PLACE)
     different: set[int] = set().union(*(n for n, _ in ranks))
-    wanted = sorted(different, key=lambda n: (_consequence(held[n].kind, held[n].variable.shape.rank), n))
+    wanted = sorted(different, key=lambda n: (_consequence(replicas[n].kind, replicas[n].variable.shape.rank), n))
     excused = {n: why for _, of_rank in ranks for n, why in of_rank.items()}
     for why in sorted({excused[number] for number in excused.keys() & set(wanted)}):
-        names = [held[number].name for number in wanted if excused.get(number) == why]
+        names = [replicas[number].name for number in wanted if excused.get(number) == why]
         announce(_EXCUSED.format(f"{names[0]} (and {len(names) - 1} more)" if names[1:] else names[0], why))
     for number in excused.keys() & set(wanted):
-        holder.keep_own(held[number])
+        holder.keep_own(replicas[number])
     wanted = [number for number in wanted if number not in excused]
     worst = 0.0
     for number in wanted:
-        (value,) = holder.read(held[number : number + 1])
+        (value,) = holder.read(replicas[number : number + 1])
         zero = np.array(value, order="C")
         control.arrive(PLACE)
         control.broadcast(zero.reshape(-1).view(np.uint8))
@@ -141,13 +141,13 @@ def settle(
         far = max(range(len(distances)), key=lambda rank: distances[rank].relative - distances[rank].allowed)
         if take != SET_BY_SCRIPT and distances[far].relative > distances[far].allowed:
             raise DisagreementError(
-                _told(held[number].name, held[number].kind, far, distances[far], len(wanted), since, step)
+                _told(replicas[number].name, replicas[number].kind, far, distances[far], len(wanted), since, step)
             )
         worst = max(worst, *(one.relative for one in distances))
-        holder.load(held[number], zero)
-    if wanted and held[wanted[0]].name not in told:
-        told.add(held[wanted[0]].name)
-        announce(take.format(held[wanted[0]].name, len(wanted) - 1, worst))
+        holder.load(replicas[number], zero)
+    if wanted and replicas[wanted[0]].name not in told:
+        told.add(replicas[wanted[0]].name)
+        announce(take.format(replicas[wanted[0]].name, len(wanted) - 1, worst))
 
 
 def _consequence(kind: str, rank: int) -> int:

@@ -51,19 +51,19 @@ class ReplicaVariables(Protocol):
     @property
     def complete(self) -> bool: ...  # noqa: D102
 
-    def held(self) -> list[ReplicaVariable]:
+    def replicas(self) -> list[ReplicaVariable]:
         """Return all existing variables, in an order that is the same on all ranks."""
 
-    def read(self, held: Sequence[ReplicaVariable]) -> Iterator[np.ndarray]:
+    def read(self, replicas: Sequence[ReplicaVariable]) -> Iterator[np.ndarray]:
         """Yield the values of variables."""
 
-    def load(self, held: ReplicaVariable, value: np.ndarray) -> None:
+    def load(self, replica: ReplicaVariable, value: np.ndarray) -> None:
         """Set one variable."""
 
-    def excuse(self, held: ReplicaVariable) -> str:
+    def excuse(self, replica: ReplicaVariable) -> str:
         """Return the reason, for messages, why a variable that the loss reads may differ; empty if it may not."""
 
-    def keep_own(self, held: ReplicaVariable) -> None:
+    def keep_own(self, replica: ReplicaVariable) -> None:
         """Let each rank have its own value of a variable from now on."""
 
 
@@ -90,8 +90,8 @@ class BlockReplicas:
     def complete(self) -> bool:
         return self._holder.complete
 
-    def held(self) -> list[ReplicaVariable]:
-        known = [one for one in self._holder.held() if one.kind in (TRAINED, READ)]
+    def replicas(self) -> list[ReplicaVariable]:
+        known = [one for one in self._holder.replicas() if one.kind in (TRAINED, READ)]
         return [one._replace(variable=_start_of(one.variable)) if self._starts else one for one in known]
 
 
@@ -107,11 +107,11 @@ def _start_of(variable: Any) -> Any:
 
 def digest(holder: ReplicaVariables) -> int:
     """Return a number from 1 to 2^48 - 1, which is the same on ranks that hold the same values."""
-    held = holder.held()
-    return fingerprint(held, list(holder.read(held)))
+    replicas = holder.replicas()
+    return fingerprint(replicas, list(holder.read(replicas)))
 
 
-def fingerprint(held: Sequence[ReplicaVariable], values: Sequence[np.ndarray]) -> int:
+def fingerprint(replicas: Sequence[ReplicaVariable], values: Sequence[np.ndarray]) -> int:
     """Return the number of ``digest`` for variables with these values."""
-    lines = agreement.number([one.line for one in held])
+    lines = agreement.number([one.line for one in replicas])
     return (checksum(values, lines) & ((1 << DIGEST_BITS) - 1)) or 1

@@ -74,22 +74,22 @@ class Pretended:
         self._read = read
         self.set_by_script: tuple[str, ...] = ()
 
-    def held(self) -> list[ReplicaVariable]:
+    def replicas(self) -> list[ReplicaVariable]:
         kinds = {name: READ if name in self._read else TRAINED for name in self.values}
         variables = {name: SimpleNamespace(shape=tf.TensorShape(v.shape)) for name, v in self.values.items()}
         return [ReplicaVariable(n, kinds[n], variables[n], f"{v.dtype} {v.shape}") for n, v in self.values.items()]
 
-    def read(self, held: Sequence[ReplicaVariable]) -> Iterator[np.ndarray]:
-        return (self.values[one.name] for one in held)
+    def read(self, replicas: Sequence[ReplicaVariable]) -> Iterator[np.ndarray]:
+        return (self.values[one.name] for one in replicas)
 
-    def load(self, held: ReplicaVariable, value: np.ndarray) -> None:
-        self.values[held.name] = value
+    def load(self, replica: ReplicaVariable, value: np.ndarray) -> None:
+        self.values[replica.name] = value
 
-    def excuse(self, held: ReplicaVariable) -> str:
-        return "was set between two steps" if held.name in self.set_by_script else ""
+    def excuse(self, replica: ReplicaVariable) -> str:
+        return "was set between two steps" if replica.name in self.set_by_script else ""
 
-    def keep_own(self, held: ReplicaVariable) -> None:
-        del self.values[held.name]
+    def keep_own(self, replica: ReplicaVariable) -> None:
+        del self.values[replica.name]
 
 
 class Channel(ThreadChannel):
