@@ -35,6 +35,7 @@ _READ = "the reading of a variable that was made since a GradientTape began to r
 _MADE = "gradients of an eager tape"
 _ALONG = "derivatives along a direction"
 _APPLIED = "gradients that are applied eagerly"
+_UNKNOWN, _NEW = 1, 2  # bits that a rank brings: a variable has not had rank 0's value; or no gradients before
 
 
 class _Thread(threading.local):
@@ -250,10 +251,12 @@ class EagerSteps:
         new = not keys <= self._variables.trained
         self._variables.trained |= keys
         control = self._job.world.control
-        said = control.arrive(place + self._job.switches.configured, 2 * new + self._variables.unknown(known))
-        if any(number & 2 for number in said):
+        said = control.arrive(
+            place + self._job.switches.configured, _NEW * new + _UNKNOWN * self._variables.unknown(known)
+        )
+        if any(number & _NEW for number in said):
             agreement.check_order(control, [variable_name(sources[i]) for i in chosen], initial_sync.NAMES)
-        if any(number & 1 for number in said):
+        if any(number & _UNKNOWN for number in said):
             agreement.agree(control, [described(v) for v in known], initial_sync.PLACE)
             if not self._variables.same_values(known, initial_sync.PLACE):
                 self._variables.take(known)
