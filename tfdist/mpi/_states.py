@@ -80,7 +80,8 @@ class MpiStates:
         self._main = threading.main_thread().ident or 0
         self._over = threading.Event()
         self._reading = threading.Lock()
-        threading.Thread(target=self._look, name="tfdist states", daemon=True).start()
+        self._thread = threading.Thread(target=self._look, name="tfdist states", daemon=True)
+        self._thread.start()
 
     def tell(self, kind: str, what: str) -> None:
         self._line.tell(kind, what)
@@ -135,9 +136,13 @@ class MpiStates:
                 self._sent.append((self.comm.Isend(states, status.Get_source(), _ANSWER), states))
             self._sent = [sent for sent in self._sent if not sent[0].Test()]
 
-    def close(self) -> Request:
-        """Ask no more: this rank's program is over. Return a request that is complete when no rank asks any more."""
+    def stop(self) -> None:
+        """Ask no more, and end the thread: at Python's end it would stop between a question and its answer."""
         self._over.set()
+        self._thread.join(_UNANSWERED_SECONDS)
+
+    def close(self) -> Request:
+        """Return a request that is complete when all ranks have stopped, and have their answers."""
         return _Closing(self)
 
     def closed(self) -> bool:
@@ -152,9 +157,10 @@ class _Closing:
     def __init__(self, states: MpiStates) -> None:
         self._states = states
         self._all: Any = None
+        self._until = time.monotonic() + _UNANSWERED_SECONDS  # a thread that did not end may have taken a question
 
     def Test(self) -> bool:  # noqa: N802 (as mpi4py.MPI.Request)
-        closed = self._states.closed()
+        closed = self._states.closed() or time.monotonic() > self._until
         if closed and self._all is None:
             self._all = self._states.comm.Ibarrier()
         return self._all is not None and bool(self._all.Test())

@@ -142,7 +142,9 @@ class MpiWorld(MpiGroup):
     def end(self, exit_code: int = 0, note: int = 0) -> list[int]:
         self.waits.announce("ended", f"with exit code {exit_code}" if exit_code else "")
         # MPI's own finalisation busy-waits. A rank that has finished must leave its core to ranks that work.
-        return self._meet("has ended", note)
+        notes = self._meet("has ended", note)
+        self._states.stop()
+        return notes
 
     def finish(self) -> None:
         self._companion.ended()
