@@ -63,22 +63,21 @@ def case_assignments_by_keyword() -> None:
 
 
 def by_hand(_: Any) -> Any:
-    """Return a gradient that no tape has computed: only the optimizer's hook can average it."""
+    """Return a gradient that no tape has computed: only the optimizer's hook can average it, in a function."""
     return tf.fill([3], RANK + 1.0)
 
 
 def steps_of(kind: Callable[..., Any], apply: Callable[[Any, Any, Any], Any]) -> None:
-    """Check a step of ``apply(optimizer, gradient, w)``, eagerly and in a function, from a tape and by hand."""
-    for compute in (gradient, by_hand):
-        for function in (False, True):
-            w, optimizer = tf.Variable(np.zeros(3, np.float32)), kind(learning_rate=1.0)
+    """Check a step of ``apply(optimizer, gradient, w)``, from a tape eagerly and in a function, and by hand in one."""
+    for compute, function in ((gradient, False), (gradient, True), (by_hand, True)):
+        w, optimizer = tf.Variable(np.zeros(3, np.float32)), kind(learning_rate=1.0)
 
-            def step(w: Any, optimizer: Any = optimizer, compute: Callable[[Any], Any] = compute) -> None:
-                apply(optimizer, compute(w), w)
+        def step(w: Any, optimizer: Any = optimizer, compute: Callable[[Any], Any] = compute) -> None:
+            apply(optimizer, compute(w), w)
 
-            with subtest(kind, compute, "function" if function else "eager"):
-                (tf.function(step) if function else step)(w)
-                np.testing.assert_allclose(w.numpy(), -MEAN, rtol=1e-6)
+        with subtest(kind, compute, "function" if function else "eager"):
+            (tf.function(step) if function else step)(w)
+            np.testing.assert_allclose(w.numpy(), -MEAN, rtol=1e-6)
 
 
 def case_keras_optimizers_by_keyword() -> None:

@@ -58,8 +58,8 @@ class SessionNotes:
     Attributes:
       synchronised: True if all ranks have rank 0's values.
       overwritten: True if, since then, this rank may have got other values.
-      own: names of the variables that this rank has assigned to since one initialiser gave all ranks the same values of
-        all variables; None: there was no such initialiser.
+      own: names of the variables that this rank has assigned to since an initialiser of all variables, which gave all
+        ranks the same values. None: there was none.
       given: names of variables that this rank has set to values that depend on no variable.
       set_since: number of times this rank has set trained variables since the last step.
     """

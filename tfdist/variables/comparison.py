@@ -24,9 +24,9 @@ _MOST = 1e-4  # of a variable's largest entry, after any number of steps
 _NARROW_UNITS = 4.0  # for float16 and bfloat16, which round every step's update
 REASONS = (
     "Look for a difference between the ranks. It may be in the optimizer, its rate or its clipping, or in a scale or "
-    "noise between gradients and their application. It may be a condition on a rank's own loss, weights that one rank "
-    "sets or restores, or threads that train. If variables are meant to differ, declare them by "
-    "tfdist.keep_own(variables)"
+    "noise between gradients and their application. It may be in gradients that no tape has made: average them by "
+    "tfdist.all_reduce(gradient, 'mean'). It may be a condition on a rank's own loss, weights that one rank sets or "
+    "restores, or threads that train. If variables are meant to differ, declare them by tfdist.keep_own(variables)"
 )
 _READ_REASONS = (
     "The loss reads it. If it is set from each rank's own batch, average the new value: "
