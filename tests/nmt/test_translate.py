@@ -372,7 +372,7 @@ def test_an_input_that_fails_ends_the_program() -> None:
         ("十\nTwo dogs run.\n".encode("utf-32-le"), "if it is utf-16le (or utf-16be, utf-32le): iconv -f utf-16le -t"),
         ("Two dogs run.\n".encode("utf-32-be"), "if it is utf-16le (or utf-16be, utf-32le): iconv -f utf-16le -t"),
         ("Two d\0gs run. – 十\n".encode(), "has bytes of zero, which text in UTF-8 does not have; if it is"),
-        (gzip.compress(b"Ten.\n"), "it is compressed by gzip; uncompress it: gunzip"),
+        (gzip.compress(b"Ten.\n", mtime=0), "it is compressed by gzip; uncompress it: gunzip"),
         (bz2.compress(b"Ten.\n"), "it is compressed by bzip2"),
         (lzma.compress(b"Ten.\n"), "it is compressed by xz"),
         (b"PK\x03\x04ten", "a zip archive"),
