@@ -513,6 +513,24 @@ def case_newtons_method() -> None:
     assert "are not averaged: another tape records" in told and "tf.function" in told, told
 
 
+def case_a_look_at_gradients_alone_leaves_the_next_step_as_it_is() -> None:
+    w, x = tf.Variable([1.0, 2.0], name="w"), tf.constant([1.0, 3.0]) * (tfdist.rank() + 1.0)
+    optimizer = v1.train.GradientDescentOptimizer(0.5)
+
+    def gradient() -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((w * x) ** 2)
+        return tape.gradient(loss, w)
+
+    for _ in range(2):
+        average = gradient()
+        if tfdist.rank() == 0:
+            with tfdist.alone("a look"):
+                gradient()
+        optimizer.apply_gradients([(tf.clip_by_norm(average, 0.1), w)])
+    assert_equal_everywhere({"w": w.numpy()})
+
+
 def by_example(where: str) -> Any:
     """Return a program that clips each example's gradient, as private training does."""
 
@@ -680,17 +698,28 @@ def case_a_tape_in_another_thread() -> None:
 
 
 def case_an_eager_gradient_travels_once() -> None:
+    """A changed average is applied as it is, also after a step with gradients that a tape had recorded."""
     from tests.multirank.inside import job
 
     model, optimizer = Model(), tf.keras.optimizers.SGD(0.1)
     variables = list(model.made.values())
+
+    def gradients(feed: Feed) -> list[Any]:
+        with tf.GradientTape() as tape:
+            loss = model.loss({n: tf.constant(v) for n, v in mine(feed).items()})
+        return tape.gradient(loss, variables)
+
+    def apply(derivatives: list[Any]) -> None:
+        optimizer.apply_gradients(list(zip(derivatives, variables, strict=True)))
+
     for clipped in (False, True):
         for feed in data(steps=2):
-            with tf.GradientTape() as tape:
-                loss = model.loss({n: tf.constant(v) for n, v in mine(feed).items()})
-            gradients = tape.gradient(loss, variables)
+            with tf.GradientTape():
+                own = gradients(feed)
+            apply(own)
+            averages = gradients(feed)
             steps = {c: c.step for c in job().world.kept.values()}
-            optimizer.apply_gradients(list(zip(clip(gradients) if clipped else gradients, variables, strict=True)))
+            apply(clip(averages) if clipped else averages)
             assert steps == {c: c.step for c in job().world.kept.values()}, "they travelled again"
     assert_equal_everywhere(model.values())
 

@@ -111,11 +111,9 @@ def _tapes(patches: Patches, job: Job, eager: EagerSteps, scaling: LossScaling, 
     def handed_out(tape: Any, target: Any, sources: Any, derivatives: Any, each: bool = False) -> Any:
         if job.switches.alone_depth:
             function_state.made_alone()
-        flat = tf.nest.flatten(sources), tf.nest.flatten(derivatives)
         if not job.switches.rewrites:
-            if job.switches.alone_depth and tf.executing_eagerly():
-                eager.own([variable_key(source) for source in flat[0]], "they were computed inside tfdist.alone")
             return derivatives
+        flat = tf.nest.flatten(sources), tf.nest.flatten(derivatives)
         if tf.executing_eagerly():
             marking.refuse_own_tables(flat[0])
             new = eager.of_tape(tape, target, *flat, each)

@@ -67,9 +67,11 @@ class Communicators:
             return self.comm.Dup()
 
     def _node(self, comm: Any) -> MpiNode | None:
+        if self._shared is None:
+            return None
         small_bytes = SMALL_BYTES // comm.size // ALIGNMENT_BYTES * ALIGNMENT_BYTES
-        memory = self._shared.take(MpiNode.needed_bytes(small_bytes)) if self._shared else None
-        if self._shared is None or memory is None:
+        memory = self._shared.take(MpiNode.needed_bytes(small_bytes))
+        if memory is None:
             return None
         ranks = self.topology.node_of(comm.rank)
         shards = self.topology.shards_of(comm.rank)

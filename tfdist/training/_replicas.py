@@ -63,10 +63,10 @@ class EagerReplicas:
     def replicas(self) -> list[ReplicaVariable]:
         there = [v for reference in self._candidates.values() if (v := reference()) is not None]
         numbered = [(number, v) for v in there if (number := self._known.number(v)) is not None]
-        found = [self._as_held(variable) for _, variable in sorted(numbered, key=lambda pair: pair[0])]
+        found = [self._as_replica(variable) for _, variable in sorted(numbered, key=lambda pair: pair[0])]
         return [one for one in found if one is not None]
 
-    def _as_held(self, variable: Any) -> ReplicaVariable | None:
+    def _as_replica(self, variable: Any) -> ReplicaVariable | None:
         key, name, known = tf_variables.key(variable), variable_name(variable), self._known
         if (
             tf_variables.name(variable) in known.own

@@ -187,6 +187,8 @@ class EagerSteps:
         self._replicas.eagerly(optimizer, lambda: self._held(optimizer, sources))
         self._reads.clear()
         own = [self._averages.get(id(g)) is not g and variable_key(s) in self._thread.own for g, s in pairs]
+        for source in sources:
+            self._thread.own.pop(variable_key(source), None)
         averaged = self.gradients(
             [s if one else None for one, s in zip(own, sources, strict=True)], gradients, _APPLIED
         )

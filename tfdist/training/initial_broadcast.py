@@ -45,10 +45,8 @@ def broadcast_behind(initializer: tf.Operation, variables: Sequence[Any], job: J
     def call(*values: np.ndarray) -> list[np.ndarray]:
         own = {name: array(value) for name, value in zip(names, values, strict=True)}
         try:
-            with (
-                job.world.waits.callers.acting(),
-                _one_at_a_time,
-            ):  # TensorFlow runs several initialisers in parallel threads
+            # TensorFlow runs several initialisers in parallel threads.
+            with job.world.waits.callers.acting(), _one_at_a_time:
                 _, received = meet(job.world.control, visitor, lambda: own)
             return [_fitting(name, own[name], received) for name in names]
         except BaseException as error:
