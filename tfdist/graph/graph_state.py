@@ -12,12 +12,11 @@ import tensorflow as tf
 from tfdist.compat.graphs import fetched_names, is_reference
 from tfdist.engine.collective import Collective
 from tfdist.graph.failures import Failures
-from tfdist.graph.markers import REFERENCES, Marker, handle_key
+from tfdist.graph.markers import Marker, handle_key
 from tfdist.graph.traversal import WRITES, ancestors, arguments, bodies, called_functions, outermost
 
 _ATTRIBUTE = "_tfdist_state"
 _ASSIGNING = ("Assign", "Scatter", "ResourceScatter")
-_SETTING = {"Assign", "AssignVariableOp"}
 _RESTORE_OPS = {"RestoreV2", "Restore", "RestoreSlice"}
 
 
@@ -31,7 +30,6 @@ class Reach:
       unordered: names of two collectives that do not depend on each other; empty if there are none.
       initialised: names of the variables that the run gives the same values on all ranks.
       assigned: names of the variables that the run assigns to, except by such initialisers.
-      given: names of assigned variables whose new values depend on no variable, but perhaps on a rank's inputs.
       overwrites: True if the run gives trainable variables values that the other ranks may not have.
       updates: True if the run writes to trained variables.
     """
@@ -41,7 +39,6 @@ class Reach:
     unordered: tuple[str, ...]
     initialised: frozenset[str]
     assigned: frozenset[str]
-    given: frozenset[str]
     overwrites: bool
     updates: bool
 
@@ -60,14 +57,12 @@ class SessionNotes:
       overwritten: True if, since then, this rank may have got other values.
       own: names of the variables that this rank has assigned to since an initialiser of all variables, which gave all
         ranks the same values. None: there was none.
-      given: names of variables that this rank has set to values that depend on no variable.
       set_since: number of times this rank has set trained variables since the last step.
     """
 
     synchronised: bool = False
     overwritten: bool = False
     own: set[str] | None = None
-    given: set[str] = dataclasses.field(default_factory=set)
     set_since: int = 0
 
 
@@ -175,7 +170,7 @@ class GraphState:
         found: dict[Collective, None] = {}
         overwrites = False
         initialised: frozenset[str] = frozenset()
-        assigned, set_to, updates = set(), {}, False
+        assigned, updates = set(), False
         for op in ancestors(fetched):  # an initial value may be a collective's result
             updates |= self._updates(op)
             if op in self._by_op:
@@ -187,19 +182,14 @@ class GraphState:
             initialised |= self._init_ops.get(op, frozenset())
             if op.type.startswith(_ASSIGNING) and op.inputs:
                 assigned.add(op.inputs[0].op.name)
-                if op.type in _SETTING:
-                    set_to[op] = op.inputs[0].op.name
         everyone = tuple(c for c in found if c.everyone)
         grouped = tuple(c for c in found if not c.everyone)
-        computed = _made_of_variables([op.inputs[1].op for op in set_to]) if set_to else set()
-        given = frozenset(name for op, name in set_to.items() if op.inputs[1].op not in computed)
         return Reach(
             everyone,
             grouped,
             self._unordered(tuple(found)),
             initialised,
             frozenset(assigned),
-            given,
             overwrites,
             updates,
         )
@@ -242,19 +232,6 @@ class GraphState:
                 if name in self._by_function:
                     found.setdefault(name, []).append(op)
         return found
-
-
-def _made_of_variables(start: Iterable[tf.Operation]) -> set[tf.Operation]:
-    """Return the operations that depend on a variable, out of ``start`` and everything that ``start`` depends on."""
-    behind = set(ancestors(start, control=False))
-    queue = [op for op in behind if op.type in REFERENCES or op.type == "VarHandleOp"]
-    found = set(queue)
-    for op in queue:  # grows while it is walked
-        for consumer in (c for tensor in op.outputs for c in tensor.consumers()):
-            if consumer in behind and consumer not in found:
-                found.add(consumer)
-                queue.append(consumer)
-    return found
 
 
 def _operations(graph: Any, names: tuple[str, ...]) -> list[tf.Operation]:

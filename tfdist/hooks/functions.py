@@ -18,15 +18,7 @@ from tfdist.hooks.patches import Patches, with_subclasses
 from tfdist.training import variable_writes
 from tfdist.training.steps import Steps
 
-# Methods that assign to a variable, and the name of their parameter for the value.
-_ASSIGNING = {
-    "assign": "value",
-    "assign_add": "delta",
-    "assign_sub": "delta",
-    "scatter_add": "sparse_delta",
-    "scatter_sub": "sparse_delta",
-    "scatter_update": "sparse_delta",
-}
+_ASSIGNING = ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub", "scatter_update")
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
@@ -53,9 +45,9 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
     def call(original: Callable[..., Any], self: Any, tensor_inputs: Any, captured_inputs: Any) -> Any:
         return steps.functions.call(self, tensor_inputs, lambda: original(self, tensor_inputs, captured_inputs))
 
-    def assign(original: Callable[..., Any], self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        steps.eager.assigned(self, value)
-        return original(self, value, *args, **kwargs)
+    def assign(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+        steps.eager.assigned(self)
+        return original(self, *args, **kwargs)
 
     def restore(original: Callable[..., Any], handle: Any, *args: Any, **kwargs: Any) -> Any:
         steps.eager.restored(handle)
@@ -92,7 +84,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
         patches.replace(kind, "__init__", made, ("self",))
     # Restoring a checkpoint calls this; the methods that assign do not.
     patches.replace(tf_resources, "shape_safe_assign_variable_handle", restore, ("handle",))
-    for name, value in _ASSIGNING.items():
+    for name in _ASSIGNING:
         for cls in with_subclasses(tf_resources.BaseResourceVariable):
             if name in vars(cls):
-                patches.replace(cls, name, assign, by_name=("self", value))
+                patches.replace(cls, name, assign, ("self",))

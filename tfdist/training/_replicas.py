@@ -1,15 +1,15 @@
 """Replicas: the variables that must be the same on all ranks, in a session and outside; see ``replica_variables``.
 
 These are the trained variables, the optimizers' variables, and the other variables that the loss reads. Left out are
-those that the framework keeps for each rank (``of_each_rank``), and states of random generators. So are variables that
-the script has given to ``tfdist.keep_own``, or has set between steps to arrays of this rank.
+those that the framework keeps for each rank (``of_each_rank``), states of random generators, and variables that the
+script has given to ``tfdist.keep_own``.
 """
 
 from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,19 +22,9 @@ from tfdist.graph.graph_state import GraphState, make_state
 from tfdist.graph.markers import variable_key, variable_name
 from tfdist.training.shared_variables import SharedVariables
 from tfdist.variables.loss_reads import loss_reads
-from tfdist.variables.replica_variables import READ, TRAINED, ReplicaVariable
+from tfdist.variables.replica_variables import READ, STATISTIC, TRAINED, ReplicaVariable
 from tfdist.variables.session_variables import SessionVariables, settable
 
-_GIVEN = "was set to other values on each rank, between two steps. It is treated as each rank's input"
-_IN_BRANCHES = (
-    "differs between ranks, and the loss reads it in a branch of a condition. It is treated as each rank's own, like a "
-    "statistic of batches. If training takes this branch, average it by tfdist.all_reduce(value, 'mean')"
-)
-_FROZEN = (
-    "differs between ranks, and its layer normalises by it (frozen, or renorm). It is treated as each rank's own. "
-    "Average it before such a training: tfdist.average_variables(model)"
-)
-NOTHING: Mapping[Hashable, bool] = {}
 _CHUNK_BYTES = 1 << 26  # about the most that one run of a session reads
 
 
@@ -47,9 +37,7 @@ class EagerReplicas:
       reads: keys of the variables that the loss reads; see ``loss_reads``.
     """
 
-    def __init__(
-        self, known: SharedVariables, candidates: Sequence[Any], reads: Mapping[Hashable, bool] = NOTHING
-    ) -> None:
+    def __init__(self, known: SharedVariables, candidates: Sequence[Any], reads: Collection[Hashable] = ()) -> None:
         self._known = known
         self._candidates = {tf_variables.name(v): weakref.ref(v) for v in candidates}
         self._reads = reads
@@ -81,7 +69,7 @@ class EagerReplicas:
             return ReplicaVariable(name, known.of_optimizers[key], variable, described)
         if key not in self._reads or tf_variables.of_each_rank(variable):
             return None
-        return ReplicaVariable(name, READ, variable, described)
+        return ReplicaVariable(name, _kind(variable), variable, described)
 
     def read(self, replicas: Sequence[ReplicaVariable]) -> Iterator[np.ndarray]:
         for one in replicas:
@@ -90,11 +78,6 @@ class EagerReplicas:
     def load(self, replica: ReplicaVariable, value: np.ndarray) -> None:
         with self._known.setting():
             replica.variable.assign(value)
-
-    def excuse(self, replica: ReplicaVariable) -> str:
-        if tf_variables.name(replica.variable) in self._known.given:
-            return _GIVEN
-        return _excuse(replica.variable, self._reads.get(tf_variables.key(replica.variable), True))
 
     def keep_own(self, replica: ReplicaVariable) -> None:
         self._known.own.add(tf_variables.name(replica.variable))
@@ -115,8 +98,8 @@ class SessionReplicas:
         self._session = weakref.ref(session)
         self._run = run
         self.identity: Hashable = next(_sessions)
-        self._kinds: dict[Hashable | None, str] = {}
-        self._reads: dict[Hashable, bool] = {}
+        self._reads: set[Hashable] = set()
+        self._trained: dict[Hashable | None, str] = {}
         self._version = -1  # of the graph, when these were found
 
     @property
@@ -133,14 +116,16 @@ class SessionReplicas:
         if self._version != session.graph.version:
             self._version = session.graph.version
             self._reads = loss_reads([tensor for marker in state.markers.values() for tensor in marker.sources])
-            self._kinds = {**dict.fromkeys(self._reads, READ), **_trained(session.graph, state)}
+            self._trained = _trained(session.graph, state)
         found = []
         for name, variable in settable(session.graph).items():
-            kind = self._kinds.get(variable_key(variable))
-            if kind is None or random_state(variable) or variable.dtype.base_dtype == tf.string:
+            key = variable_key(variable)
+            kind = self._trained.get(key)
+            if name in state.kept_own or random_state(variable) or variable.dtype.base_dtype == tf.string:
                 continue
-            if name in state.kept_own or (kind == READ and tf_variables.of_each_rank(variable)):
+            if kind is None and (key not in self._reads or tf_variables.of_each_rank(variable)):
                 continue
+            kind = kind or _kind(variable)
             found.append(
                 ReplicaVariable(variable.op.name, kind, variable, f"{variable.dtype.base_dtype.name} {variable.shape}")
             )
@@ -158,23 +143,15 @@ class SessionReplicas:
     def load(self, replica: ReplicaVariable, value: np.ndarray) -> None:
         self._variables().load({replica.variable.name: value})
 
-    def excuse(self, replica: ReplicaVariable) -> str:
-        session = self._session()
-        if session is not None and replica.variable.op.name in make_state(session.graph).of_session(session).given:
-            return _GIVEN
-        return _excuse(replica.variable, self._reads.get(variable_key(replica.variable), True))
-
     def keep_own(self, replica: ReplicaVariable) -> None:
         session = self._session()
         if session is not None:
             make_state(session.graph).kept_own.add(replica.variable.name)
 
 
-def _excuse(variable: Any, always: bool) -> str:
-    """Return why a variable may differ that the loss reads, ``always`` or only in branches; empty if it may not."""
-    if not always:
-        return _IN_BRANCHES
-    return _FROZEN if hasattr(variable, tf_variables.STATISTIC) else ""
+def _kind(variable: Any) -> str:
+    """Return the kind of a variable that is not trained, and that the loss reads."""
+    return STATISTIC if tf_variables.batch_statistic(variable) else READ
 
 
 def _trained(graph: Any, state: GraphState) -> dict[Hashable | None, str]:

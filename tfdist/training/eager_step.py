@@ -90,16 +90,16 @@ class EagerSteps:
         if self._job.switches.shares and tf.executing_eagerly():
             self._variables.share_restored([variable], _READ)
 
-    def assigned(self, variable: Any, value: Any) -> None:
+    def assigned(self, variable: Any) -> None:
         """Note that ``assign``, ``assign_add`` or ``assign_sub`` of a variable is about to run."""
         if tf.executing_eagerly() and self._job.switches.rewrites and not self._thread.tapes:
-            self._variables.assigned(variable, self._thread.own.get(variable_key(variable)), not tf.is_tensor(value))
+            self._variables.assigned(variable, self._thread.own.get(variable_key(variable)))
 
     def restored(self, handle: Any) -> None:
         """Note that the variable of a handle is about to be restored from a checkpoint."""
         variable = None if is_symbolic(handle) else self._variables.by_handle(handle)
         if variable is not None:
-            self.assigned(variable, handle)
+            self.assigned(variable)
 
     @property
     def recording(self) -> bool:
@@ -199,7 +199,7 @@ class EagerSteps:
         read = [v for one in self._reads.values() if (v := one()) is not None]
         read = [v for v in read if not hasattr(v, tf_variables.STATISTIC)]  # a layer reads them to move them
         own = [v for v in optimizers.variables(optimizer) if tf_variables.has_name(v)]
-        return EagerReplicas(self._variables, [*map(native, sources), *own, *read], dict.fromkeys(self._reads, True))
+        return EagerReplicas(self._variables, [*map(native, sources), *own, *read], self._reads.keys())
 
     def left(self, keys: Sequence[Hashable], names: Sequence[str], gradients: Sequence[Any]) -> list[Any]:
         """Return the averages of gradients that a function has returned.

@@ -216,7 +216,6 @@ class SessionSteps:
         if notes.synchronised:
             notes.overwritten = notes.overwritten or reach.overwrites
             notes.set_since += reach.sets and not reach.overwrites
-            notes.given |= reach.given
         if any(c.root_only for c in reach.collectives):
             notes.synchronised = False
         return result

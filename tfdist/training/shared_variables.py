@@ -42,8 +42,6 @@ class SharedVariables:
       of_optimizers: by key of an optimizer's variable, its kind, with the optimizer's class.
       adapted: preprocessing layers that were adapted.
       own: unique ids of the variables that the script has given to ``keep_own``.
-      given: unique ids of untrained variables that the script has set outside steps to arrays or numbers. They may be
-        inputs of this rank.
     """
 
     def __init__(self, job: Job) -> None:
@@ -60,7 +58,6 @@ class SharedVariables:
         self.trained: set[Hashable] = set()
         self.of_optimizers: dict[Hashable, str] = {}
         self.own: set[str] = set()
-        self.given: set[str] = set()
         self.adapted = AdaptedLayers()
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         for variable in tf_variables.existing():
@@ -87,13 +84,12 @@ class SharedVariables:
         """True if this thread is inside a ``setting`` context."""
         return self._thread.setting > 0
 
-    def assigned(self, variable: Any, reason: str | None, given: bool) -> None:
+    def assigned(self, variable: Any, reason: str | None) -> None:
         """Note that the script sets a variable outside a step, maybe to this rank's own value.
 
         Args:
           variable: variable that is set.
           reason: reason why its last gradients were not averaged; None if they were.
-          given: True if it is set to an array or a number, not to a tensor.
         """
         if self._thread.setting or tf_variables.name(variable) not in self._same or not self._job.switches.shares:
             return
@@ -103,8 +99,6 @@ class SharedVariables:
             self._set[self._same[tf_variables.name(variable)]] = _Set(weakref.ref(variable), reason)
         else:
             self._stale.add(tf_variables.name(variable))
-            if given:
-                self.given.add(tf_variables.name(variable))
 
     def applied_by(self, optimizer: Any) -> None:
         """Note the variables of an optimizer that has applied gradients: slots, steps and rates."""

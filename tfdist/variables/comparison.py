@@ -15,7 +15,7 @@ from tfdist.core.log import announce
 from tfdist.transport import agreement
 from tfdist.transport.errors import DisagreementError
 from tfdist.transport.interfaces import Channel
-from tfdist.variables.replica_variables import READ, TRAINED, ReplicaVariables
+from tfdist.variables.replica_variables import READ, STATISTIC, TRAINED, ReplicaVariables
 
 PLACE = "the comparison of what the ranks hold"
 _UNITS_A_STEP = 8.0  # units in the last place
@@ -38,7 +38,11 @@ SET_BY_SCRIPT = (
     "largest entry). Rank 0's values are taken, now and each time this happens. To avoid this, set the variables to "
     "tfdist.broadcast(values)"
 )
-_EXCUSED = "{}, which the loss reads, {}. Call tfdist.keep_own(variable) to confirm this and to remove this message"
+_OF_BATCHES = (
+    "{}, which the loss reads, is a moving statistic that differs between ranks. It is treated as each rank's own. If "
+    "the training reads it (a frozen layer, renorm), average it before: tfdist.average_variables(model). Else confirm "
+    "this by tfdist.keep_own(variable)"
+)
 _OTHERS = "the ranks train with other variables, first with number {}", REASONS
 ROUNDING = (
     "{} and {} more of the variables differ between ranks by rounding (by {:.1g} of the largest entry). Different "
@@ -119,17 +123,16 @@ def settle(
     own = [checksum([value]) for value in holder.read(replicas)]
     first: list[int] = control.broadcast_object(own, PLACE)
     mine = [n for n, (a, b) in enumerate(zip(own, first, strict=True)) if a != b]
-    excuses = {n: why for n, one in enumerate(replicas) if one.kind == READ and (why := holder.excuse(one))}
-    ranks: list[tuple[list[int], dict[int, str]]] = control.all_gather_object((mine, excuses), PLACE)
-    different: set[int] = set().union(*(n for n, _ in ranks))
+    ranks: list[list[int]] = control.all_gather_object(mine, PLACE)
+    different: set[int] = set().union(*ranks)
     wanted = sorted(different, key=lambda n: (_consequence(replicas[n].kind, replicas[n].variable.shape.rank), n))
-    excused = {n: why for _, of_rank in ranks for n, why in of_rank.items()}
-    for why in sorted({excused[number] for number in excused.keys() & set(wanted)}):
-        names = [replicas[number].name for number in wanted if excused.get(number) == why]
-        announce(_EXCUSED.format(f"{names[0]} (and {len(names) - 1} more)" if names[1:] else names[0], why))
-    for number in excused.keys() & set(wanted):
-        holder.keep_own(replicas[number])
-    wanted = [number for number in wanted if number not in excused]
+    statistics = [replicas[number] for number in wanted if replicas[number].kind == STATISTIC]
+    if statistics:
+        more = f" (and {len(statistics) - 1} more)" if statistics[1:] else ""
+        announce(_OF_BATCHES.format(f"{statistics[0].name}{more}"))
+    for one in statistics:
+        holder.keep_own(one)
+    wanted = [number for number in wanted if replicas[number].kind != STATISTIC]
     worst = 0.0
     for number in wanted:
         (value,) = holder.read(replicas[number : number + 1])

@@ -11,7 +11,8 @@ import numpy as np
 from tfdist.core.checksum import checksum
 from tfdist.transport import agreement
 
-TRAINED, READ = "trained", "read"  # kinds; another is ``of`` and an optimizer's class
+# Kinds; another is ``of`` and an optimizer's class.
+TRAINED, READ, STATISTIC = "trained", "read", "a moving statistic"
 DIGEST_BITS = 48
 _START = "_tfdist_block_start"  # attribute of a trained variable: weak reference
 
@@ -21,7 +22,8 @@ class ReplicaVariable(NamedTuple):
 
     Attributes:
       name: name for messages; names of Keras depend on what else a rank has built.
-      kind: ``trained``; ``read`` by the loss; or ``of`` and the class of the optimizer that the variable belongs to.
+      kind: ``trained``; ``read`` by the loss; ``a moving statistic`` that it reads, which may differ; or ``of`` and the
+        optimizer's class.
       variable: the TensorFlow variable.
       described: description of its dtype and shape.
     """
@@ -60,9 +62,6 @@ class ReplicaVariables(Protocol):
     def load(self, replica: ReplicaVariable, value: np.ndarray) -> None:
         """Set one variable."""
 
-    def excuse(self, replica: ReplicaVariable) -> str:
-        """Return the reason, for messages, why a variable that the loss reads may differ; empty if it may not."""
-
     def keep_own(self, replica: ReplicaVariable) -> None:
         """Let each rank have its own value of a variable from now on."""
 
@@ -83,7 +82,6 @@ class BlockReplicas:
         self.identity = holder.identity
         self.read = holder.read
         self.load = holder.load
-        self.excuse = holder.excuse
         self.keep_own = holder.keep_own
 
     @property
@@ -91,7 +89,7 @@ class BlockReplicas:
         return self._holder.complete
 
     def replicas(self) -> list[ReplicaVariable]:
-        known = [one for one in self._holder.replicas() if one.kind in (TRAINED, READ)]
+        known = [one for one in self._holder.replicas() if one.kind in (TRAINED, READ, STATISTIC)]
         return [one._replace(variable=_start_of(one.variable)) if self._starts else one for one in known]
 
 

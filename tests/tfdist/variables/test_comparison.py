@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from types import SimpleNamespace
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -15,7 +15,7 @@ from tests.tfdist.transport.thread_ranks import ThreadChannel, on_ranks
 from tfdist.transport.errors import DisagreementError
 from tfdist.variables import comparison
 from tfdist.variables.comparison import distance
-from tfdist.variables.replica_variables import READ, TRAINED, ReplicaVariable, digest
+from tfdist.variables.replica_variables import READ, STATISTIC, TRAINED, ReplicaVariable, digest
 
 
 def far(own: np.ndarray, first: np.ndarray, steps: int = 1) -> bool:
@@ -69,13 +69,12 @@ class Pretended:
 
     complete, identity = True, 0
 
-    def __init__(self, values: dict[str, np.ndarray], read: Sequence[str] = ()) -> None:
+    def __init__(self, values: dict[str, np.ndarray], kinds: Mapping[str, str] = MappingProxyType({})) -> None:
         self.values = values
-        self._read = read
-        self.set_by_script: tuple[str, ...] = ()
+        self._kinds = kinds
 
     def replicas(self) -> list[ReplicaVariable]:
-        kinds = {name: READ if name in self._read else TRAINED for name in self.values}
+        kinds = {name: self._kinds.get(name, TRAINED) for name in self.values}
         variables = {name: SimpleNamespace(shape=tf.TensorShape(v.shape)) for name, v in self.values.items()}
         return [ReplicaVariable(n, kinds[n], variables[n], f"{v.dtype} {v.shape}") for n, v in self.values.items()]
 
@@ -84,9 +83,6 @@ class Pretended:
 
     def load(self, replica: ReplicaVariable, value: np.ndarray) -> None:
         self.values[replica.name] = value
-
-    def excuse(self, replica: ReplicaVariable) -> str:
-        return "was set between two steps" if replica.name in self.set_by_script else ""
 
     def keep_own(self, replica: ReplicaVariable) -> None:
         del self.values[replica.name]
@@ -123,14 +119,13 @@ def test_the_first_that_differs_is_named_with_both_values(monkeypatch: pytest.Mo
 
 
 def test_what_the_loss_reads_is_told_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    ranks = [Pretended({"a": W + rank, "code": W + rank}, ["code"]) for rank in range(2)]
+    ranks = [Pretended({"a": W + rank, "code": W + rank}, {"code": READ}) for rank in range(2)]
     said = settled(ranks, monkeypatch)
     assert "code, which the loss reads" in said[0] and "the first of 2 variables that differ" in said[0]
 
 
-def test_what_one_rank_has_set_to_an_array_is_an_input_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    ranks = [Pretended({"a": W, "given": W + rank}, ["given"]) for rank in range(2)]
-    ranks[1].set_by_script = ("given", "a")
+def test_moving_statistics_become_each_ranks_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = [Pretended({"a": W, "mean": W + rank}, {"mean": STATISTIC}) for rank in range(2)]
     assert settled(ranks, monkeypatch) == ["", ""]
     assert all(rank.values.keys() == {"a"} for rank in ranks)
 
