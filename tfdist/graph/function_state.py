@@ -90,8 +90,11 @@ def function_state(graph: Any) -> FunctionState | None:
 
 
 def around(graph: Any) -> Iterator[FunctionState]:
-    """Yield the states of a function under construction and of the functions around it; create missing states."""
-    while is_of_function(graph):
+    """Yield the states of a function under construction and of the functions around it; create missing states.
+
+    A session's graph has none, also in the bodies of its conditions and loops.
+    """
+    while is_of_function(graph) and not in_session():
         state = getattr(graph, _ATTRIBUTE, None)
         if state is None:
             state = FunctionState()
@@ -137,7 +140,7 @@ def owning_callbacks() -> Iterator[None]:
         outer = outer.outer_graph
     known = {holder: len(callbacks(holder)) for holder in (graph, outer)}
     yield
-    if outer is not graph:
+    if next(around(graph), None) is not None:
         for holder, number in known.items():
             kept = callbacks(holder)
             for state in around(graph):

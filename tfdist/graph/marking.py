@@ -111,9 +111,8 @@ def _mark(key: Hashable, name: str, gradient: Gradient, of: tuple[Hashable, ...]
     marker = Marker(key, name, tensors, getattr(gradient, "dense_shape", None), sources, graph.version, of, each)
     state = make_state(graph)
     state.markers.update({t.op: marker for t in tensors})
-    if not function_state.in_session():
-        for around in function_state.around(graph):
-            around.marks.append(marker)
+    for around in function_state.around(graph):
+        around.marks.append(marker)
     return result
 
 

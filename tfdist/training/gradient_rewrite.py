@@ -74,9 +74,7 @@ def averaged(
       reducer: reducer of the gradients; None for the job's reducer.
     """
     grads_and_vars = [(_tensor(gradient, variable), variable) for gradient, variable in grads_and_vars]
-    in_function = not function_state.in_session()
-    if in_function:
-        function_state.apply_to(variable_key(variable) for _, variable in grads_and_vars)
+    function_state.apply_to(variable_key(variable) for _, variable in grads_and_vars)
     state = make_state(tf.compat.v1.get_default_graph())
     behind: dict[Marker, None] = {}
     direct = []
@@ -106,8 +104,8 @@ def averaged(
                 application.applies(marker)
     applied = [g for g, _ in grads_and_vars]
     if direct:
-        marks = next(function_state.around(tf.compat.v1.get_default_graph())).marks if in_function else []
-        unaveraged = {m.variable for m in marks if not (m.averaged or m.reduced)}
+        around = next(function_state.around(tf.compat.v1.get_default_graph()), None)
+        unaveraged = {m.variable for m in around.marks if not (m.averaged or m.reduced)} if around else set()
         if any(
             variable_key(grads_and_vars[i][1]) in unaveraged
             and not marking.exchanged_behind(_components(applied[i]), state)
@@ -119,7 +117,7 @@ def averaged(
         marking.left_to_optimizer([t for gradient in own for t in _components(gradient)], state)
         for i, gradient in zip(direct, _build(own, names, job, application=application, reducer=reducer), strict=True):
             applied[i] = gradient
-        if not in_function:
+        if around is None:
             state.late += [t for gradient in own for t in _components(gradient) if is_symbolic(t)]
     return [(g, v) for g, (_, v) in zip(applied, grads_and_vars, strict=True)]
 
@@ -193,8 +191,7 @@ def average_behind(
             f"which cannot be averaged here, because {reason}. Apply them by an optimizer's apply_gradients, or "
             "average the value by tfdist.all_reduce(value, 'mean')"
         )
-    if not function_state.in_session():
-        function_state.apply_to(m.variable for m in pending)
+    function_state.apply_to(m.variable for m in pending)
     # Other gradients of the same target will be written next: average them in the same exchange. Gradients of another
     # target must not wait for these, because the script may fetch them alone.
     for of in dict.fromkeys(m.of for m in pending):
@@ -222,8 +219,7 @@ def average_unchanged(tensors: Sequence[Gradient], job: Job) -> list[bool]:
     pending = list(dict.fromkeys(m for m in found if m is not None and not m.averaged))
     settings = job.switches.settings
     if pending and settings.accumulate_steps == 1 and settings.sync == "gradients":
-        if not function_state.in_session():
-            function_state.apply_to(m.variable for m in pending)
+        function_state.apply_to(m.variable for m in pending)
         _rewire(pending, state, job)
     return [marker is not None for marker in found]
 
