@@ -851,7 +851,7 @@ def case_a_function_that_is_given_what_it_sets() -> None:
 
 
 def case_inputs_and_states_of_a_rank_stay_its_own() -> None:
-    """Untrained variables may be set to different values on each rank between steps."""
+    """Untrained variables may be set to different values on each rank between steps, if the script declares them."""
     given, w = tf.Variable(np.zeros([2, 3], np.float32)), tf.Variable(np.ones(3, np.float32))
     optimizer = tf.keras.optimizers.SGD(0.1)
 
@@ -862,6 +862,7 @@ def case_inputs_and_states_of_a_rank_stay_its_own() -> None:
         optimizer.apply_gradients([(tape.gradient(loss, w), w)])
 
     step()  # from now on all variables that it uses have rank 0's values
+    tfdist.keep_own(given)
     for number in range(3):
         own = np.full([2, 3], (tfdist.rank() + 1) * (number + 1) * 0.1, np.float32)
         given.assign(own)
