@@ -41,7 +41,7 @@ class FunctionState:
       meetings: functions that let the ranks meet before each call, as XLA cannot compile a meeting. There is one for
         each collective. Its argument is the number of bytes of the call's arguments.
       averaged_by: the collective that averages the gradients that it returns, if it does.
-      prepared: results of its first calls, kept until the function is gone.
+      prepared: what its calls need, by the variables that are its arguments; kept until the function is gone.
       handles: keys of the variables that were used, by the name of the tensor that is the variable's handle inside.
     """
 
@@ -56,7 +56,7 @@ class FunctionState:
         self.callbacks: list[Any] = []
         self.meetings: list[Callable[[int], None]] = []
         self.averaged_by: list[Collective] = []
-        self.prepared: Any = None
+        self.prepared: dict[tuple[int, ...], Any] = {}
         self._used = False
         self.handles: dict[str, Hashable | None] = {}
 
@@ -70,7 +70,7 @@ class FunctionState:
             weakref.finalize(function, self._gone).atexit = False
 
     def _gone(self) -> None:
-        self.collectives, self.last, self.marks, self.callbacks, self.prepared = {}, [], [], [], None
+        self.collectives, self.last, self.marks, self.callbacks, self.prepared = {}, [], [], [], {}
         self.meetings, self.averaged_by = [], []
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -34,6 +34,20 @@ from tfdist.variables.earlier_graphs import earlier_graphs
 from tfdist.variables.loss_reads import loss_reads
 
 _SET = "the sharing of variables that were set between two steps (do so on all ranks, or before the first step)"
+
+
+class _Prepared(NamedTuple):
+    """What a function's calls with the same variables need.
+
+    Attributes:
+      replicas: the variables that must be the same on all ranks; None if the function does not communicate.
+      returned_gradients: the gradients that it returns, by their number among the outputs.
+      set_inside: trained variables that it sets to its inputs.
+    """
+
+    replicas: EagerReplicas | None
+    returned_gradients: dict[int, Returned]
+    set_inside: list[weakref.ref[Any]]
 
 
 class FunctionSteps:
@@ -61,7 +75,6 @@ class FunctionSteps:
         self._eager = eager
         self._replicas = replicas
         self._earlier = earlier_graphs()
-        self._held: weakref.WeakKeyDictionary[Any, dict[tuple[int, ...], EagerReplicas]] = weakref.WeakKeyDictionary()
 
     def call(self, function: Any, inputs: Sequence[Any], call: Callable[[], Any]) -> Any:
         """Hook around every call of a traced function, a ``ConcreteFunction``.
@@ -94,21 +107,22 @@ class FunctionSteps:
             action()
         known = self._variables.by_handle
         arguments = [v for t in inputs if t.dtype == tf.resource and (v := known(t)) is not None]
-        # The gradients it returns, the variables it sets, and the variables that were its arguments in earlier calls.
-        returned_gradients, set_inside, prepared = state.prepared or ({}, [], ())
-        if (given := tuple(tf_variables.handle_number(v.handle) for v in arguments)) not in prepared:
-            _check_accumulated(graph, state, _outside(graph, state, inputs))
-            returned_gradients = self._prepare(graph, state, inputs, arguments)
-            set_inside = self._set_inside(graph, state) if returned_gradients or state.leaves else []
-            state.prepared = returned_gradients, set_inside, {*prepared, given}
+        given = tuple(tf_variables.handle_number(v.handle) for v in arguments)
+        if given not in state.prepared:
+            outside = _outside(graph, state, inputs)
+            _check_accumulated(graph, state, outside)
+            used = [*_captured(graph), *arguments]
+            self._begin(state, {outside.get(key, key) for key in state.trained}, used)
+            state.prepared[given] = self._prepared(graph, state, used)
+        replicas, returned_gradients, set_inside = state.prepared[given]
         self._share_set(state)
-        carrier = self._replicas.before(state.collectives, self._held[graph][given]) if state.collectives else None
-        for collective in state.collectives:
-            collective.evaluates = not state.applied
-        for meet in state.meetings:
-            meet(sum(t.shape.num_elements() * t.dtype.size for t in inputs if t.dtype != tf.resource))
-        result = self._job.failing_plainly(call)
-        self._replicas.after(carrier)
+
+        def met() -> Any:
+            for meet in state.meetings:
+                meet(sum(t.shape.num_elements() * t.dtype.size for t in inputs if t.dtype != tf.resource))
+            return call()
+
+        result = self._replicas.around(list(state.collectives), replicas, not state.applied, met)
         if returned_gradients:
             last = {c: c.step for c in self._job.functions.executed_last}
             result = self._averaged(result, returned_gradients, _outside(graph, state, inputs))
@@ -175,16 +189,20 @@ class FunctionSteps:
                 "tapes"
             )
 
-    def _prepare(
-        self, graph: Any, state: function_state.FunctionState, inputs: Sequence[Any], arguments: Sequence[Any]
-    ) -> dict[int, Returned]:
-        """Share new variables, and return the gradients that the function returns. Collective, if something is new."""
+    def _begin(self, state: function_state.FunctionState, trained: set[Hashable | None], used: Sequence[Any]) -> None:
+        """Open a function's collectives and share new variables, before its first call with these variables.
+
+        Collective, if something is new: all ranks.
+
+        Args:
+          state: state of the function.
+          trained: keys of the variables that it trains.
+          used: variables that it uses.
+        """
         unknown = [c for c in state.collectives if c.channel is None]
         self._job.open(list(state.collectives))
         if any(c.everyone for c in unknown) and any(self._job.world.control.arrive(_SET, int(self._variables.any_set))):
             self._variables.share_new(_SET)
-        outside = _outside(graph, state, inputs)
-        trained = {outside.get(key, key) for key in state.trained}
         # Compared by trained variables: a new trace or new metrics on one rank alone must not start an exchange.
         new = not trained <= self._variables.trained
         if new:
@@ -193,18 +211,16 @@ class FunctionSteps:
             for names in state.collectives.values():
                 agreement.check_order(self._job.world.control, names, initial_sync.NAMES)
         if new and self._job.switches.shares:
-            used = [*_captured(graph), *arguments]
             self._variables.take([v for v in used if tf_variables.key(v) in trained])
             self._variables.share(used)
+
+    def _prepared(self, graph: Any, state: function_state.FunctionState, used: Sequence[Any]) -> _Prepared:
+        replicas = None
         if state.collectives:
-            self._held.setdefault(graph, {})[tuple(tf_variables.handle_number(v.handle) for v in arguments)] = (
-                EagerReplicas(
-                    self._variables,
-                    [*_captured(graph), *arguments],
-                    loss_reads([tensor for mark in state.marks for tensor in mark.sources]),
-                )
-            )
-        return variable_writes.returned(graph)
+            reads = loss_reads([tensor for mark in state.marks for tensor in mark.sources])
+            replicas = EagerReplicas(self._variables, used, reads)
+        returned = variable_writes.returned(graph)
+        return _Prepared(replicas, returned, self._set_inside(graph, state) if returned or state.leaves else [])
 
     def _call_inside(
         self, graph: Any, state: function_state.FunctionState, inputs: Sequence[Any], call: Callable[[], Any]

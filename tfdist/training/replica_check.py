@@ -7,11 +7,12 @@ also unknown ones, because it compares their bits.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tfdist.core.log import announce
 from tfdist.engine.collective import Collective
+from tfdist.graph.failures import Failures
 from tfdist.graph.job import Job
 from tfdist.transport import agreement
 from tfdist.transport.errors import DisagreementError
@@ -102,16 +103,41 @@ class ReplicaCheck:
         self._eager: weakref.WeakKeyDictionary[Any, _Steps] = weakref.WeakKeyDictionary()  # by optimizer
         self._carriers: weakref.WeakSet[Collective] = weakref.WeakSet()
 
-    def before(self, collectives: Iterable[Collective], holder: ReplicaVariables) -> Collective | None:
-        """Attach a fingerprint to a collective before a call that trains, if a comparison is due.
+    def around(
+        self,
+        collectives: Sequence[Collective],
+        holder: ReplicaVariables | None,
+        evaluates: bool,
+        call: Callable[[], Any],
+        failures: Failures | None = None,
+        times_set: int = 0,
+    ) -> Any:
+        """Run a call of a session or a function in which the ranks meet, and return its result.
+
+        Collective: all ranks.
 
         Args:
-          collectives: all collectives that the call may execute.
-          holder: variables to compare.
+          collectives: collectives that the call may execute.
+          holder: variables to compare, if it is due; None: nothing is compared.
+          evaluates: True if the call updates no variables.
+          call: the call.
+          failures: see ``Job.failing_plainly``.
+          times_set: how often this rank's script has set trained variables since the last step.
 
-        Returns:
-          The collective that carries the fingerprint; None if there is none.
+        Raises:
+          DisagreementError: the variables of the ranks differ by more than rounding.
         """
+        for collective in collectives:
+            collective.evaluates = evaluates
+        carrier = None if holder is None else self._before(collectives, holder)
+        if carrier is not None and times_set:
+            carrier.asks, carrier.times_set = True, times_set
+        result = self._job.failing_plainly(call, failures)
+        self._after(carrier)
+        return result
+
+    def _before(self, collectives: Iterable[Collective], holder: ReplicaVariables) -> Collective | None:
+        """Attach a fingerprint to a collective before a call, if a comparison is due, and return this collective."""
         setting, blocks = self._job.switches.settings.check, self._blocks
         if setting == OFF:
             return None
@@ -144,12 +170,8 @@ class ReplicaCheck:
         carrier.check = steps
         return steps
 
-    def after(self, carrier: Collective | None) -> None:
-        """Compare the fingerprints after the call. Collective, if the fingerprints differ: all ranks.
-
-        Raises:
-          DisagreementError: the variables of the ranks differ by more than rounding.
-        """
+    def _after(self, carrier: Collective | None) -> None:
+        """Compare the fingerprints after the call. Collective, if the fingerprints differ: all ranks."""
         if carrier is None or not carrier.notes:
             return
         notes, carrier.notes = carrier.notes, []
@@ -166,7 +188,7 @@ class ReplicaCheck:
     def eagerly(self, optimizer: Any, holder: Callable[[], ReplicaVariables]) -> None:
         """Compare the variables, if it is due, before an optimizer applies gradients eagerly.
 
-        Collective, if a comparison is due: all ranks. Raises as ``after`` does.
+        Collective, if a comparison is due: all ranks. Raises as ``around`` does.
         """
         settings = self._job.switches.settings
         if settings.check == OFF:
@@ -189,7 +211,7 @@ class ReplicaCheck:
         steps.since = steps.noted
 
     def now(self, place: str, holder: ReplicaVariables, take: str = comparison.ROUNDING) -> None:
-        """Compare the variables of the ranks now. Collective: all ranks. Raises as ``after`` does.
+        """Compare the variables of the ranks now. Collective: all ranks. Raises as ``around`` does.
 
         Args:
           place: description for messages, the same on all ranks.
@@ -227,7 +249,7 @@ class ReplicaCheck:
     def settle(self, own: dict[str, int]) -> None:
         """Find the variables that differed after the last steps of the program; log it if their session is closed.
 
-        Collective: all ranks. Raises as ``after`` does.
+        Collective: all ranks. Raises as ``around`` does.
 
         Args:
           own: result of ``last`` on this rank.

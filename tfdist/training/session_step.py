@@ -140,18 +140,14 @@ class SessionSteps:
 
         if session not in self._held:
             self._held[session] = SessionReplicas(session, self._run)
-        holder = self._held[session]
-        for collective in reach.collectives:
-            collective.evaluates = not reach.updates
+        holder, notes = self._held[session], state.of_session(session)
+        times_set, notes.set_since = notes.set_since, 0
+        compared = holder if state.broadcasts else None
         in_any_order = self._job.world.waits.unordered() if reach.unordered else contextlib.nullcontext()
         with self._job.thread_guard.running("a session"), in_any_order:
-            carrier = self._replicas.before(reach.collectives, holder) if state.broadcasts else None
-            notes = state.of_session(session)
-            times_set, notes.set_since = notes.set_since, 0
-            if carrier is not None and times_set:
-                carrier.asks, carrier.times_set = True, times_set
-            result = self._job.failing_plainly(call, state.failures)
-            self._replicas.after(carrier)
+            result = self._replicas.around(
+                reach.collectives, compared, not reach.updates, call, state.failures, times_set
+            )
         if any(c.set_apart for c in reach.collectives):
             self._job.say_set_apart()
             if self._job.switches.settings.sync == "gradients":  # in a block each rank has its own values
