@@ -8,7 +8,7 @@ RMSProp leave untouched rows alone.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
@@ -20,7 +20,7 @@ from tfdist.graph.fusing import few, fused, gradient_to_wire
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job, Reducer
 from tfdist.graph.markers import Gradient, numberless
-from tfdist.graph.op_builder import build, signature
+from tfdist.graph.op_builder import Part, build, signature
 from tfdist.graph.slices import indices_part, of_any_rows, row_parts, spread, way_of
 from tfdist.graph.step_sums import Accumulation
 from tfdist.transport.interfaces import Group
@@ -50,44 +50,53 @@ class Average:
         job, full_names = self._job, names
         if not function_state.in_session():
             names = [numberless(name) for name in names]
-        dense = [i for i, g in enumerate(gradients) if isinstance(g, tf.Tensor)]
-        sparse = [i for i, g in enumerate(gradients) if not isinstance(g, tf.Tensor)]
-        compiled = _compiled(job)
-        rows = {i: spread(gradients[i], group) for i in sparse if compiled}
-        whole = [*dense, *rows]
-        own = [gradients[i] for i in dense] + [values for _, values in rows.values()]
-        kinds = ["gradient"] * len(dense) + ["slices for"] * len(rows)
-        lines = [signature(kind, names[i], tensor) for kind, i, tensor in zip(kinds, whole, own, strict=True)]
-        given = None if self._accumulation is None else own
-        found, parts = fused(
-            [gradient_to_wire(t, job) for t in own], [names[i] for i in whole], lines, job, group, self._sums(), given
-        )
-        members = [[whole[i] for i in b] for b in found]
-        tables: list[list[int]] = []  # variables of each part of rows
-        if rows:
-            parts.append(indices_part([i for i, _ in rows.values()], [names[i] for i in rows], job, group))
-        elif sparse:
-            slices = [gradients[i] for i in sparse]
-            of_parts, more = row_parts(slices, [names[i] for i in sparse], job, group, self._sums(), given is not None)
-            tables = [[sparse[k] for k in of_part] for of_part in of_parts]
-            parts += more
+        slices = [i for i, g in enumerate(gradients) if not isinstance(g, tf.Tensor)]
+        fixed = {i: spread(gradients[i], group) for i in slices} if _compiled(job) else {}
+        whole = {i: ("gradient", g) for i, g in enumerate(gradients) if isinstance(g, tf.Tensor)}
+        whole |= {i: ("slices for", values) for i, (_, values) in fixed.items()}
+        buckets, parts = self._buckets(whole, names, group)
+        of_parts: list[list[int]] = []  # the gradients whose rows each further part exchanges
+        if fixed:
+            parts.append(
+                indices_part([indices for indices, _ in fixed.values()], [names[i] for i in fixed], job, group)
+            )
+        elif slices:
+            own, of_slices = [gradients[i] for i in slices], [names[i] for i in slices]
+            found, more = row_parts(own, of_slices, job, group, self._sums(), self._accumulation is not None)
+            of_parts, parts = [[slices[k] for k in members] for members in found], parts + more
 
-        exchanges = [part.exchange for part in parts]
-        everyone = group is job.world
+        exchanges, everyone = [part.exchange for part in parts], group is job.world
         collective = Collective(self._name(names), exchanges, group, job.recorder, everyone, averages=True)
-        made_by = functools.partial(_made_by, job, [names[i] for i in sparse], job.switches.sparse_as_dense)
+        made_by = functools.partial(_made_by, job, [names[i] for i in slices], job.switches.sparse_as_dense)
         built = build(collective, parts, job, job.switches.shares, made_by, full_names, self._accumulation)
-        results: dict[int, Gradient] = {}
-        for of_bucket, averages in zip(members, built, strict=False):
-            results.update({i: tf.cast(t, gradients[i].dtype) for i, t in zip(of_bucket, averages, strict=True)})
-        found_rows = {
-            i: of_any_rows(tf.cast(built[-1][k], gradients[i].indices.dtype), results[i]) for k, i in enumerate(rows)
+        averages = {
+            i: tf.cast(t, gradients[i].dtype)
+            for members, of_bucket in zip(buckets, built, strict=False)
+            for i, t in zip(members, of_bucket, strict=True)
         }
-        for of_part, flat in zip(tables, built[len(members) :], strict=False):
-            found_rows.update(zip(of_part, zip(flat[::2], flat[1::2], strict=True), strict=True))
-        for i, (indices, values) in found_rows.items():
-            results[i] = tf.IndexedSlices(tf.cast(values, gradients[i].dtype), indices, gradients[i].dense_shape)
-        return [results[i] for i in range(len(gradients))]
+        rows = {i: of_any_rows(built[-1][k], averages[i]) for k, i in enumerate(fixed)}
+        for members, flat in zip(of_parts, built[len(buckets) :], strict=False):
+            rows.update(zip(members, zip(flat[::2], flat[1::2], strict=True), strict=True))
+        averages.update({i: _slices(gradients[i], *pair) for i, pair in rows.items()})
+        return [averages[i] for i in range(len(gradients))]
+
+    def _buckets(
+        self, whole: Mapping[int, tuple[str, tf.Tensor]], names: Sequence[str], group: Group
+    ) -> tuple[list[list[int]], list[Part]]:
+        """Return the exchanges of tensors, and for each one the numbers of its gradients.
+
+        Args:
+          whole: by the number of a gradient, a word for the plan, and this rank's tensor.
+          names: names of the variables of all gradients.
+          group: ranks that take part.
+        """
+        job, own = self._job, [tensor for _, tensor in whole.values()]
+        lines = [signature(kind, names[i], tensor) for i, (kind, tensor) in whole.items()]
+        sent, of_whole = [gradient_to_wire(tensor, job) for tensor in own], [names[i] for i in whole]
+        given = None if self._accumulation is None else own
+        found, parts = fused(sent, of_whole, lines, job, group, self._sums(), given)
+        numbers = list(whole)
+        return [[numbers[k] for k in members] for members in found], parts
 
     def _sums(self) -> list[str]:
         """Return the number of accumulated steps as a line of the plan."""
@@ -98,6 +107,11 @@ class Average:
         if function_state.in_session():
             return f"average of gradients {len(make_state(tf.compat.v1.get_default_graph()).world_collectives)}"
         return f"average of gradients ({few(names)})"
+
+
+def _slices(own: tf.IndexedSlices, indices: tf.Tensor, values: tf.Tensor) -> tf.IndexedSlices:
+    """Return the average of slices, in their dtypes."""
+    return tf.IndexedSlices(tf.cast(values, own.dtype), tf.cast(indices, own.indices.dtype), own.dense_shape)
 
 
 def _compiled(job: Job) -> bool:
