@@ -59,11 +59,6 @@ class Marker:
         return bool(self.targets)
 
     @property
-    def stays_own(self) -> bool:
-        """Whether this gradient stays this rank's own, as values made of it are averaged when they are applied."""
-        return self.each or self.reduced
-
-    @property
     def gradient(self) -> Gradient:
         """The gradient that enters the marker: this rank's own until ``replace``."""
         inputs = [t.op.inputs[0] for t in self.tensors]

@@ -180,8 +180,6 @@ def average_behind(
     behind = (m for m in marking.markers_behind(values, state) if not m.averaged)
     pending = [m for m in behind if updates or marking.uses(m, values, state)]
     reason = _obstacle(pending, state)
-    if any(m.each for m in pending):
-        reason = "they are the derivatives of each example's loss, which the script combines before the average"
     in_loops = [m for m in marking.in_loops(values, state) if updates or marking.uses(m, values, state)]
     if in_loops:
         reason, pending = "they come out of a loop or a condition", in_loops
@@ -195,8 +193,8 @@ def average_behind(
     # Other gradients of the same target will be written next: average them in the same exchange. Gradients of another
     # target must not wait for these, because the script may fetch them alone.
     for of in dict.fromkeys(m.of for m in pending):
-        unobstructed = (m for m in state.markers.values() if m.version > state.ran_version)
-        siblings = [m for m in unobstructed if m.of == of and not (m.averaged or m.differentiated or m.stays_own)]
+        others = (m for m in state.markers.values() if m.of == of and not (m.averaged or m.differentiated))
+        siblings = [m for m in others if not _obstacle([m], state)]
         _rewire(list(dict.fromkeys([*(m for m in pending if m.of == of), *siblings])), state, job)
     return bool(pending)
 
@@ -232,7 +230,7 @@ def _gradient_itself(gradient: Gradient, state: GraphState) -> Marker | None:
     if marker is None or markers or len(parts) != len(marker.tensors):
         return None  # for example the values of slices without their indices
     # Must not change any more, for example because another gradient has been computed through it.
-    fixed = marker.each or marker.differentiated or _obstacle([marker], state)
+    fixed = marker.differentiated or _obstacle([marker], state)
     return marker if marker.averaged or not fixed else None
 
 
@@ -241,7 +239,7 @@ def combined_behind(tensor: tf.Tensor, state: GraphState) -> bool:
 
     Those are gradients of each example, gradients of a loop's iterations, or gradients that the script has reduced.
     """
-    return any(m.stays_own for m in marking.markers_behind([tensor], state)) or bool(marking.in_loops([tensor], state))
+    return bool(_obstacle(marking.markers_behind([tensor], state), state) or marking.in_loops([tensor], state))
 
 
 def late_behind(tensor: tf.Tensor, state: GraphState) -> Marker | None:
@@ -254,14 +252,16 @@ def _components(gradient: Gradient) -> list[tf.Tensor]:
     return [gradient] if isinstance(gradient, tf.Tensor) else [gradient.values, gradient.indices]
 
 
-def _obstacle(pending: Sequence[Marker], state: GraphState) -> str | None:
-    """Return the reason why these markers cannot be rewired; None if they can."""
-    if any(m.reduced for m in pending):
+def _obstacle(markers: Sequence[Marker], state: GraphState) -> str | None:
+    """Return the reason why gradients must stay this rank's own; None if their average can take their place."""
+    if any(m.each for m in markers):
+        return "they are the derivatives of each example's loss, which the script combines before the average"
+    if any(m.reduced for m in markers):
         return (
             "the script has reduced values over the ranks that it computed from each rank's own gradients "
             "(tfdist.allreduce_n); reduce the gradients first"
         )
-    if any(m.version <= state.ran_version for m in pending):
+    if any(m.version <= state.ran_version for m in markers):
         return "a session has already run this part of the graph; build the optimizer before the first run"
     return None
 
