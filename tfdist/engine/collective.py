@@ -16,7 +16,7 @@ from tfdist.engine._exchange_thread import Worker
 from tfdist.engine.engines import Choice, Context, Now
 from tfdist.engine.exchange import Exchange
 from tfdist.engine.wait_table import WaitTable
-from tfdist.engine.word import Word
+from tfdist.engine.word import Heard, Says, Word
 from tfdist.record.flight_recorder import FlightRecorder
 from tfdist.transport.errors import DisagreementError, PeerError
 from tfdist.transport.interfaces import Channel, Group
@@ -80,20 +80,11 @@ class Collective:
     Attributes:
       plan: the lines of the exchanges, one for each tensor; compared between the ranks.
       channel: the channel; None until all ranks have the same plan.
-      overwritten: True if this rank's values may differ from the other ranks'; sent with the next step.
-      root_only: True if some rank's values may differ: the result is the first present rank's contribution alone.
-      absent: True if this rank has no data any more.
+      says: what this rank says with the next step.
+      heard: what all ranks have said with the last step.
       present: the ranks whose tensors count in this step.
       stop: request to end training, sent with each step.
       ends_epoch: request to end an epoch of ``fit``, sent with each step.
-      evaluates: True if the next run evaluates the collective without updating variables.
-      note: number from 1 to 2^54 - 1 that is sent once, with the next step; 0: none.
-      times_set: how often the script has set trained variables since the last step.
-      set_apart: True if ``times_set`` or ``overwritten`` differs between the ranks. The former has the effect of the
-        latter.
-      asks: True if this rank wants all ranks to send a note in the step after the next.
-      asked: True if some rank has asked for notes.
-      notes: notes of all present ranks, if all sent one in the last step, until they are read.
       check: object that compares the ranks by their notes.
       checks: ``check`` and those of other trainings with the same exchanges. They are kept here, as they may refer to
         this object.
@@ -126,16 +117,9 @@ class Collective:
         self.averages = averages
         self.blocks = blocks
         self.channel: Channel | None = None
-        self.overwritten = False
-        self.root_only = False
-        self.absent = False
+        self.says, self.heard = Says(), Heard()
         self.stop = StopRequest()
         self.ends_epoch = StopRequest()
-        self.evaluates = False
-        self.note = 0
-        self.times_set = 0
-        self.asks = self.asked = self.set_apart = False
-        self.notes: list[int] = []
         self.check: Any = None
         self.checks: dict[Hashable, Any] = {}
         self.number = 0
@@ -186,16 +170,7 @@ class Collective:
         assert self.channel is not None
         if number == 0:
             self._now.step += 1
-        own = Word(
-            self.overwritten,
-            self.absent,
-            self.stop.mine,
-            self.evaluates,
-            self.ends_epoch.mine,
-            self.asks,
-            self.times_set,
-            0 if number else self.note,
-        ).packed()
+        own = self.says.word(self.stop.mine, self.ends_epoch.mine, note=number == 0).packed()
         self.channel.background = self.deferred
         place, notes = f"{self.name}, step {self.step}, {what}", self._times(self.step, number)
         words = self.channel.arrive(place, own, size_bytes, notes)
@@ -259,11 +234,11 @@ class Collective:
             ranks = self.group.ranks
             raise DisagreementError(_LOOKED_AT.format(ranks[evaluating], self.name, ranks[applying]))
         set_apart = len({(word.times_set, word.overwritten) for word in present}) > 1
-        # The rest of a call's steps, too: its caller shares the values after it, and resets ``root_only``.
-        before = self.root_only and not self.deferred
+        # The rest of a call's steps, too: its caller shares the values after it, and resets ``heard.root_only``.
+        before = self.heard.root_only and not self.deferred
         root_only = before or set_apart or any(word.overwritten for word in said.values())
         notes: list[int] | None = None
-        if self.note and not root_only:
+        if self.says.note and not root_only:
             found = [said[words[rank]].note for rank in self._now.present]
             notes = found if all(found) else []
         self._said = _Said(
@@ -276,7 +251,7 @@ class Collective:
         )
         if not self.deferred:
             self._take_said()
-        self.overwritten, self.asks, self.note, self.times_set = False, False, 0, 0
+        self.says.said()
         if root_only:
             self._now.present = self._now.present[:1]
 
@@ -284,12 +259,12 @@ class Collective:
         """Take what the ranks have said at the last arrival: in the same step on all ranks."""
         said, self._said = self._said, _Said()
         self.taken = self.step
-        self.root_only, self.set_apart = said.root_only, said.set_apart
+        self.heard.root_only, self.heard.set_apart = said.root_only, said.set_apart
         self.stop.heard = self.stop.heard or said.stops
         self.ends_epoch.heard = self.ends_epoch.heard or said.ends_epoch
-        self.asked = self.asked or said.asks
+        self.heard.asked = self.heard.asked or said.asks
         if said.notes is not None:
-            self.notes = said.notes
+            self.heard.notes = said.notes
 
     def communicate(self, number: int) -> None:
         """Carry out one exchange. After a failure every further call raises the same error."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 _FLAGS = 6
@@ -43,3 +44,51 @@ class Word(NamedTuple):
         overwritten, absent, stops, evaluates, ends_epoch, asks = (bool(number >> bit & 1) for bit in range(_FLAGS))
         times_set, note = number >> _FLAGS & _SET_COUNTS - 1, number >> _NOTE_AT
         return cls(overwritten, absent, stops, evaluates, ends_epoch, asks, times_set, note)
+
+
+@dataclasses.dataclass(slots=True)
+class Says:
+    """What this rank is to say with the next step; see ``Word``.
+
+    Attributes:
+      overwritten: True if this rank's values may differ from the other ranks'.
+      absent: True if this rank has no data any more.
+      evaluates: True if the next run evaluates the collective without updating variables.
+      asks: True if this rank wants all ranks to send a note in the step after the next.
+      times_set: how often the script has set trained variables since the last step.
+      note: number from 1 to 2^54 - 1; 0: none.
+    """
+
+    overwritten: bool = False
+    absent: bool = False
+    evaluates: bool = False
+    asks: bool = False
+    times_set: int = 0
+    note: int = 0
+
+    def word(self, stops: bool, ends_epoch: bool, note: bool) -> Word:
+        """Return the word, with or without the note."""
+        said = self.overwritten, self.absent, stops, self.evaluates, ends_epoch, self.asks, self.times_set
+        return Word(*said, self.note if note else 0)
+
+    def said(self) -> None:
+        """Forget what is said with one step only."""
+        self.overwritten, self.asks, self.times_set, self.note = False, False, 0, 0
+
+
+@dataclasses.dataclass(slots=True)
+class Heard:
+    """What all ranks have said with the last step.
+
+    Attributes:
+      root_only: True if some rank's values may differ: the result is the first present rank's contribution alone.
+      set_apart: True if ``times_set`` or ``overwritten`` differs between the ranks. The former has the effect of the
+        latter.
+      asked: True if some rank has asked for notes, until they are read.
+      notes: notes of all present ranks, if all sent one, until they are read.
+    """
+
+    root_only: bool = False
+    set_apart: bool = False
+    asked: bool = False
+    notes: list[int] = dataclasses.field(default_factory=list)

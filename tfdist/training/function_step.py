@@ -129,9 +129,9 @@ class FunctionSteps:
             executed = [c for c in self._job.functions.executed_last if last.get(c) != c.step]
             state.averaged_by = executed or state.averaged_by
         exchanges = [*state.collectives, *state.averaged_by]
-        if any(collective.root_only for collective in exchanges):
+        if any(collective.heard.root_only for collective in exchanges):
             for collective in exchanges:
-                collective.overwritten = collective.root_only = False
+                collective.says.overwritten = collective.heard.root_only = False
             self._variables.share_new(_SET)
             self._job.say_set_apart()
         if set_inside:
@@ -154,7 +154,7 @@ class FunctionSteps:
             self._variables.share_new(_SET)
             return
         for collective in exchanges:
-            collective.overwritten = collective.averages or collective.blocks
+            collective.says.overwritten = collective.averages or collective.blocks
 
     def _set_inside(self, graph: Any, state: function_state.FunctionState) -> list[weakref.ref[Any]]:
         """Return the trained variables that a function sets to its inputs, as functions for SciPy's optimizers do."""

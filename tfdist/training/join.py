@@ -73,12 +73,12 @@ def stand_in_for_all(collectives: Sequence[Collective]) -> None:
 
 def _stand_in(collective: Collective) -> None:
     """Take part in one collective until no rank trains any more."""
-    collective.absent = True
+    collective.says.absent = True
     while True:
         for number, exchange in enumerate(collective.exchanges):
             exchange.load_nothing()
             collective.communicate(number)
             exchange.results()
             if not collective.present:
-                collective.absent = False
+                collective.says.absent = False
                 return

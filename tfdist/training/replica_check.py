@@ -128,10 +128,10 @@ class ReplicaCheck:
           DisagreementError: the variables of the ranks differ by more than rounding.
         """
         for collective in collectives:
-            collective.evaluates = evaluates
+            collective.says.evaluates = evaluates
         carrier = None if holder is None else self._before(collectives, holder)
         if carrier is not None and times_set:
-            carrier.asks, carrier.times_set = True, times_set
+            carrier.says.asks, carrier.says.times_set = True, times_set
         result = self._job.failing_plainly(call, failures)
         self._after(carrier)
         return result
@@ -149,9 +149,9 @@ class ReplicaCheck:
         steps = self._steps_of(carrier, holder, setting)
         step = carrier.taken - steps.before + 1
         # With a delay a note may have been sent whose answer a later step takes: ``noted`` tells.
-        wanted = (carrier.asked or steps.due(step)) and (steps.noted < step - 1 or step == 1)
-        if wanted and not carrier.note and not self._job.switches.alone_depth:
-            carrier.note = steps.note(holder, step)
+        wanted = (carrier.heard.asked or steps.due(step)) and (steps.noted < step - 1 or step == 1)
+        if wanted and not carrier.says.note and not self._job.switches.alone_depth:
+            carrier.says.note = steps.note(holder, step)
         return carrier
 
     def _steps_of(self, carrier: Collective, holder: ReplicaVariables, setting: str) -> _Steps:
@@ -172,10 +172,11 @@ class ReplicaCheck:
 
     def _after(self, carrier: Collective | None) -> None:
         """Compare the fingerprints after the call. Collective, if the fingerprints differ: all ranks."""
-        if carrier is None or not carrier.notes:
+        if carrier is None or not carrier.heard.notes:
             return
-        notes, carrier.notes = carrier.notes, []
-        set_by_script, carrier.asked = carrier.asked, False
+        heard = carrier.heard
+        notes, heard.notes = heard.notes, []
+        set_by_script, heard.asked = heard.asked, False
         if len(notes) < self._job.world.size and len(set(notes)) > 1:
             raise DisagreementError(
                 f"the ranks that still train have different variables after step {carrier.taken} of {carrier.name}. To "
@@ -232,7 +233,7 @@ class ReplicaCheck:
     def ask(self) -> None:
         """Compare with the exchanges of the next two steps, because a checkpoint has been saved."""
         for carrier in self._carriers:
-            carrier.asks = True
+            carrier.says.asks = True
 
     def closing(self, holder: ReplicaVariables) -> None:
         """Take a last fingerprint before a session is closed, if there were steps since the last comparison."""

@@ -99,7 +99,7 @@ class SessionSteps:
         )
         self._job.open(state.world_collectives)
         for collective in state.world_collectives:
-            collective.root_only = False  # a collective that does not run in this step would keep an old value
+            collective.heard.root_only = False  # a collective that does not run in this step would keep an old value
         notes.synchronised, notes.overwritten = True, False
         for action in self._moments.begins:
             action(session)
@@ -148,7 +148,7 @@ class SessionSteps:
             result = self._replicas.around(
                 reach.collectives, compared, not reach.updates, call, state.failures, times_set
             )
-        if any(c.set_apart for c in reach.collectives):
+        if any(c.heard.set_apart for c in reach.collectives):
             self._job.say_set_apart()
             if self._job.switches.settings.sync == "gradients":  # in a block each rank has its own values
                 self._replicas.now(comparison.PLACE, holder, comparison.SET_BY_SCRIPT)
@@ -194,7 +194,7 @@ class SessionSteps:
             elif notes.overwritten:
                 notes.overwritten = False
                 for collective in reach.collectives:
-                    collective.overwritten = state.broadcasts and collective.averages
+                    collective.says.overwritten = state.broadcasts and collective.averages
             if self.trained is not session:
                 self._trained = weakref.ref(session)
             if reach.unordered:
@@ -212,6 +212,6 @@ class SessionSteps:
         if notes.synchronised:
             notes.overwritten = notes.overwritten or reach.overwrites
             notes.set_since += reach.sets and not reach.overwrites
-        if any(c.root_only for c in reach.collectives):
+        if any(c.heard.root_only for c in reach.collectives):
             notes.synchronised = False
         return result
