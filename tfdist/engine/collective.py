@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import threading
 import weakref
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,27 +42,6 @@ class StopRequest:
 
     mine: bool = False
     heard: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class _Said:
-    """What the ranks have said at an arrival.
-
-    Attributes:
-      stops: True if some rank wants to end training.
-      ends_epoch: True if some rank wants to end an epoch.
-      asks: True if some rank asks for notes.
-      root_only: True if some rank's values may differ.
-      set_apart: True if the script has set trained variables more often on some ranks.
-      notes: notes of all present ranks; empty if one has sent none; None if this rank has sent none.
-    """
-
-    stops: bool = False
-    ends_epoch: bool = False
-    asks: bool = False
-    root_only: bool = False
-    set_apart: bool = False
-    notes: list[int] | None = None
 
 
 class Collective:
@@ -131,7 +110,7 @@ class Collective:
         self.wait_table: WaitTable | None = None
         self.worker = Worker(name)
         self.deferred = False
-        self._said = _Said()
+        self._take_effect: Callable[[], None] = _nothing  # of what the ranks have said at the last arrival
         self._everybody = list(range(group.size))
         self._place = "", 0  # of the last step's first exchange: what, and its number of bytes
         self._failure: BaseException | None = None
@@ -241,30 +220,22 @@ class Collective:
         if self.says.note and not root_only:
             found = [said[words[rank]].note for rank in self._now.present]
             notes = found if all(found) else []
-        self._said = _Said(
-            any(word.stops for word in said.values()),
-            any(word.ends_epoch for word in said.values()),
-            any(word.asks for word in said.values()),
-            root_only,
-            set_apart,
-            notes,
-        )
+
+        def take_effect() -> None:
+            self.taken, self._take_effect = self.step, _nothing
+            self.heard.root_only, self.heard.set_apart = root_only, set_apart
+            self.stop.heard |= any(word.stops for word in said.values())
+            self.ends_epoch.heard |= any(word.ends_epoch for word in said.values())
+            self.heard.asked |= any(word.asks for word in said.values())
+            if notes is not None:
+                self.heard.notes = notes
+
+        self._take_effect = take_effect
         if not self.deferred:
-            self._take_said()
+            take_effect()
         self.says.said()
         if root_only:
             self._now.present = self._now.present[:1]
-
-    def _take_said(self) -> None:
-        """Take what the ranks have said at the last arrival: in the same step on all ranks."""
-        said, self._said = self._said, _Said()
-        self.taken = self.step
-        self.heard.root_only, self.heard.set_apart = said.root_only, said.set_apart
-        self.stop.heard = self.stop.heard or said.stops
-        self.ends_epoch.heard = self.ends_epoch.heard or said.ends_epoch
-        self.heard.asked = self.heard.asked or said.asks
-        if said.notes is not None:
-            self.heard.notes = said.notes
 
     def communicate(self, number: int) -> None:
         """Carry out one exchange. After a failure every further call raises the same error."""
@@ -288,7 +259,7 @@ class Collective:
         self.channel.count()  # this thread waits for all ranks here, and not where the worker does
         for number in range(len(self.exchanges)):
             self.worker.wait_for(number)
-        self._take_said()
+        self._take_effect()  # in the same step on all ranks
         return [exchange.results() for exchange in self.exchanges]
 
     def _measured(self, number: int, seconds: float, waited: float) -> None:
@@ -306,6 +277,10 @@ class Collective:
         engines = dict.fromkeys(str(getattr(exchange, "engine", "rows")) for exchange in self.exchanges)
         count = len(self.exchanges)
         return f"{count} exchange{'s' * (count > 1)} a step ({', '.join(engines)})"
+
+
+def _nothing() -> None:
+    """Do nothing: the ranks have said nothing new."""
 
 
 def _close(channel: Channel, worker: Worker, broken: threading.Event) -> None:
