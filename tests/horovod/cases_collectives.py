@@ -17,7 +17,7 @@ import tfdist.horovod as hvd
 from tests.multirank import inside
 from tests.multirank.inside import captured_log
 from tfdist.horovod._state import state
-from tfdist.horovod.named.requests import request
+from tfdist.horovod.named.requests import Request, tensors_of
 
 hvd.init()
 v1 = tf.compat.v1
@@ -420,11 +420,11 @@ def case_a_name_twice_under_way() -> None:
     inside.everywhere(None)
     if last:  # the others' first ones cannot have ended before
         time.sleep(0.5)
-    first = negotiation.begin(request("allreduce", "a name", [one], op="Sum"), [one])
+    first = negotiation.begin(Request("allreduce", "a name", tensors_of("allreduce", [one]), op="Sum"), [one])
     if not last:
         with pytest.raises(tf.errors.InvalidArgumentError, match="under way"):
             hvd.allreduce(tf.ones([1]), name="a name")
-    assert first.results()[0] == SIZE
+    assert first.result()[0] == SIZE
 
 
 def case_process_sets() -> None:

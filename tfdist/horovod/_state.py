@@ -58,12 +58,6 @@ class ProcessSetState:
             if self._position is not None:  # after a failure the ranks have begun different numbers of operations
                 self._position.count_anew()
 
-    def root(self, rank: int) -> tuple[int, str]:
-        """Return a rank's index in the set, and an error message if it is not in the set; else an empty message."""
-        if rank in self.ranks:
-            return self.ranks.index(rank), ""
-        return 0, f"root_rank={rank} is none of {', '.join(map(str, self.ranks))}"
-
     def next_name(self, kind: str) -> str:
         """Return a name for an eager operation without one: the n-th operation of each rank has the same name."""
         with self._lock:

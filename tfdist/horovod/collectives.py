@@ -9,10 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.graph.derivatives import differentiable, nothing_after
+from tfdist.graph.markers import times
+from tfdist.horovod._operation import Operation, derivative_name, spec
 from tfdist.horovod._state import state
-from tfdist.horovod._tensors import Operation, derivative_name, spec
 from tfdist.horovod.compression import Compression
-from tfdist.horovod.named.requests import Request, request, wrong_splits
 from tfdist.horovod.ops import Adasum, Average, ReduceOp, Sum, op_of
 from tfdist.horovod.process_sets import global_process_set, number_of
 
@@ -137,10 +137,11 @@ def _reduced(
         raise NotImplementedError(
             f"Adasum by {kind} on {size} ranks: use allreduce, on a number of ranks that is a power of two"
         )
-    outputs = [spec(t, rows=kind == "reducescatter") for t in tensors]
 
     def results(own: list[Any]) -> list[Any]:
-        return operation.run(own, outputs, op=how.name, scales=scales)
+        outputs = [spec(t, rows=kind == "reducescatter") for t in own]
+        found = operation.run([_scaled(t, scales[0]) for t in own], outputs, op=how.name, scales=scales)
+        return [_scaled(t, scales[1]) for t in found]
 
     def backward(number: int, upstream: tf.Tensor) -> Any:
         of = derivative_name(f"{operation.name}.gradient.{number}")
@@ -150,6 +151,14 @@ def _reduced(
         return allgather(upstream * tf.cast(factor, upstream.dtype), of, True, process_set)
 
     return _each(tensors, results, backward)
+
+
+def _scaled(tensor: tf.Tensor, factor: float) -> tf.Tensor:
+    """Return the scaled tensor in its dtype. Integers are rounded towards zero."""
+    if factor == 1:
+        return tensor
+    real = tensor.dtype.is_floating or tensor.dtype.is_complex
+    return tf.cast(times(tensor if real else tf.cast(tensor, tf.float64), factor), tensor.dtype)
 
 
 def reducescatter(
@@ -261,15 +270,14 @@ def broadcast(
     """
     tensor = tf.convert_to_tensor(tensor)
     operation = Operation("broadcast", name, process_set, [tensor], ignore_name_scope)
-    root, wrong = operation.members.root(root_rank)
 
     def forward(own: Any) -> Any:
-        return operation.run([own], [spec(own)], root=root, error=wrong)[0]
+        return operation.run([own], [spec(own)], root=root_rank)[0]
 
     def backward(upstream: tf.Tensor) -> Any:
         of = derivative_name(f"{operation.name}.gradient")
         mean = _reduced("allreduce", [upstream], Average, (1.0, 1.0), of, process_set, True)[0]
-        return mean if operation.rank == root else nothing_after(mean)
+        return mean if state.job.world.rank == root_rank else nothing_after(mean)
 
     return differentiable(tensor, forward, backward)
 
@@ -303,22 +311,21 @@ def alltoall(
     tensor = tf.convert_to_tensor(tensor)
     operation = Operation("alltoall", name, process_set, [tensor], ignore_name_scope)
     size = operation.size
-    given = tf.convert_to_tensor([] if splits is None else splits)
+    given = tf.fill([size], tf.reduce_sum(tf.shape(tensor)[:1]) // size) if splits is None else splits
     given = tf.cast(tf.convert_to_tensor(given), tf.int64)
     counts: list[Any] = []
 
-    def make(arrays: Sequence[np.ndarray]) -> Request:
-        array, parts = arrays
-        rows = len(array) if array.ndim else 0
-        error = wrong_splits(parts, rows, size, splits is None)
-        if not error and splits is None:
-            parts.resize([size], refcheck=False)
-            parts[:] = rows // size
-        return request("alltoall", operation.name, [array], error=error, in_graph=operation.in_graph)
+    def wrong(arrays: Sequence[np.ndarray]) -> str:
+        rows, parts = len(arrays[0]) if arrays[0].ndim else 0, arrays[1]
+        if parts.shape == (size,) and parts.sum() == rows and (parts >= 0).all():
+            return ""
+        if splits is None:
+            return f"{rows} rows cannot be split equally over {size} ranks: give splits"
+        return f"splits={parts.tolist()} must be {size} counts, one a rank, that add up to the {rows} rows"
 
     def forward(own: Any) -> Any:
         outputs = [spec(own, rows=True), tf.TensorSpec([size], tf.int64)]
-        received, count = operation.run([own, given], outputs, make)
+        received, count = operation.run([own, given], outputs, wrong)
         counts.append(count)
         return received
 

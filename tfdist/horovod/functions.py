@@ -6,16 +6,14 @@ import pickle
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
+from tfdist.compat import eager
 from tfdist.compat.variables import native
 from tfdist.graph import function_state
-from tfdist.horovod._state import state
-from tfdist.horovod._tensors import Operation, spec
-from tfdist.horovod.named.errors import raise_tensorflow_errors
-from tfdist.horovod.named.requests import request
-from tfdist.horovod.process_sets import global_process_set, number_of
+from tfdist.horovod import basics, collectives
+from tfdist.horovod._operation import Operation, spec
+from tfdist.horovod.process_sets import global_process_set
 
 v1 = tf.compat.v1
 
@@ -52,8 +50,7 @@ def broadcast_(
         return []
     values = [variable.read_value() if hasattr(variable, "read_value") else variable for variable in known]
     operation = Operation("broadcast", name, process_set, values)
-    root, wrong = operation.members.root(root_rank)
-    found = operation.run(values, [spec(value) for value in values], root=root, error=wrong)
+    found = operation.run(values, [spec(value) for value in values], root=root_rank)
     return [variable.assign(value) for variable, value in zip(known, found, strict=True)]
 
 
@@ -112,11 +109,10 @@ def broadcast_object(
       name: name by which the ranks match their calls.
       process_set: the process set that takes part.
     """
-    members = state.own(number_of(process_set))[0]
-    own = _pickled(obj) if state.job.world.rank == root_rank else np.empty(0, np.uint8)
-    _, error = members.root(root_rank)
-    (found,) = _gathered([own], "object of one rank", name, process_set, error, f"root rank {root_rank}")
-    return pickle.loads(found.tobytes())
+    own = pickle.dumps(obj, pickle.HIGHEST_PROTOCOL) if basics.rank() == root_rank else b""
+    with eager.mode():
+        found = collectives.broadcast(tf.constant(own), root_rank, name, process_set=process_set)
+    return pickle.loads(found.numpy())
 
 
 def broadcast_object_fn(
@@ -133,28 +129,16 @@ def allgather_object(
 
     Collective: the process set's ranks. Arguments: see ``broadcast_object``.
     """
-    own = _pickled(obj)
-    data, sizes = _gathered([own, np.array([own.size], np.int64)], "objects", name, process_set)
-    return [pickle.loads(part.tobytes()) for part in np.split(data, np.cumsum(sizes)[:-1])]
+    own = pickle.dumps(obj, pickle.HIGHEST_PROTOCOL)
+    with eager.mode():
+        found = collectives.allgather(tf.constant([own]), name, process_set=process_set)
+    return [pickle.loads(one) for one in found.numpy()]
 
 
 def build(optimizer: Any, variables: Sequence[Any]) -> None:
     """Build the state of an optimizer of Keras 3 or tf_keras, if it has not been built."""
     if not getattr(optimizer, "built", getattr(optimizer, "_built", True)):
         optimizer.build(variables)
-
-
-def _gathered(
-    arrays: Sequence[np.ndarray], what: str, name: str | None, process_set: Any, error: str = "", words: str = ""
-) -> list[np.ndarray]:
-    members, negotiation = state.own(number_of(process_set))
-    asked = request("allgather", f"{what}: {name or members.next_name('object')}", arrays, error=error, words=words)
-    with raise_tensorflow_errors():
-        return negotiation.begin(asked, arrays).results()
-
-
-def _pickled(obj: Any) -> np.ndarray:
-    return np.frombuffer(pickle.dumps(obj, pickle.HIGHEST_PROTOCOL), np.uint8)
 
 
 __all__ = [

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tfdist.horovod._state import NOT_INITIALIZED, state
-from tfdist.horovod.named.errors import raise_tensorflow_errors
 from tfdist.horovod.named.requests import Request
 
 
@@ -109,8 +108,7 @@ def number_of(process_set: Any) -> int | None:
 
 def _agree(what: str) -> None:
     members, negotiation = state.own(0)
-    with raise_tensorflow_errors():
-        negotiation.begin(Request("process set", members.next_name("process set"), op=what)).results()
+    negotiation.begin(Request("process set", members.next_name("process set"), op=what)).result()
 
 
 __all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]

@@ -8,8 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.graph import function_state
+from tfdist.horovod._operation import Operation
 from tfdist.horovod._state import state
-from tfdist.horovod._tensors import Operation
 from tfdist.horovod.process_sets import global_process_set
 from tfdist.training.join import check, stand_in_for_all
 

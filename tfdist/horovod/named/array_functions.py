@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,10 +14,12 @@ from tfdist.horovod.named.adasum import adasum
 from tfdist.horovod.named.requests import Request
 from tfdist.transport.interfaces import Channel
 
-_OPS: dict[str, Op] = {"Average": "sum", "Sum": "sum", "Min": "min", "Max": "max", "Product": "product"}
+_OPS: dict[str, Op] = {"Sum": "sum", "Min": "min", "Max": "max", "Product": "product"}
 
 
-def carry_out(request: Request, channel: Channel, arrays: Sequence[np.ndarray] | None) -> list[np.ndarray]:
+def carry_out(
+    request: Request, channel: Channel, ranks: Sequence[int], arrays: Sequence[np.ndarray] | None
+) -> list[np.ndarray]:
     """Execute a request, and return this rank's results.
 
     Collective: the channel's ranks, which have arrived with equal requests.
@@ -24,64 +27,46 @@ def carry_out(request: Request, channel: Channel, arrays: Sequence[np.ndarray] |
     Args:
       request: this rank's request; another rank's if this rank has joined.
       channel: channel of the process set.
+      ranks: the process set's ranks in the job.
       arrays: this rank's arrays, which may be overwritten; None if this rank has joined and has no data.
     """
-    with np.errstate(over="ignore", invalid="ignore"):  # like TensorFlow: infinities are values, not errors
-        if arrays is None:
-            arrays = [np.zeros([s or 0 for s in shape], np.dtype(dtype)) for dtype, shape in request.tensors]
-        if request.kind == "allreduce":
-            return _all_reduce(request, channel, arrays)
-        if request.kind == "reducescatter":
-            return [_reduce_scatter(request, channel, array) for array in arrays]
-        if request.kind == "allgather":
-            return [other_exchanges.all_gather(channel, [array])[0] for array in arrays]
-        if request.kind == "broadcast":
-            return [other_exchanges.broadcast(request.root, channel, [array])[0] for array in arrays]
-        if request.kind == "alltoall":
-            return other_exchanges.all_to_all(channel, arrays)
-        return []
-
-
-def _all_reduce(request: Request, channel: Channel, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    before, after = request.scales
-    arrays = [_scaled(array, before) for array in arrays]
-    dtypes = [array.dtype for array in arrays]
-    if request.op == "Average":  # a sum of narrow integers may overflow their dtype, although the average fits
-        arrays = [a.astype(np.int64) if a.dtype.kind in "iu" else a for a in arrays]
+    if arrays is None:
+        arrays = [np.zeros([s or 0 for s in shape], np.dtype(dtype)) for dtype, shape in request.tensors]
     if request.op == "Adasum":
-        results = adasum(channel, arrays)
-    else:
-        results = arrays
-        for dtype in dict.fromkeys(a.dtype for a in arrays):  # one all-reduce for each dtype
-            chosen = [i for i, a in enumerate(arrays) if a.dtype == dtype]
-            flat = np.concatenate([arrays[i].reshape(-1) for i in chosen])
-            channel.all_reduce(flat, _OPS[request.op])
-            parts = np.split(flat, np.cumsum([arrays[i].size for i in chosen])[:-1])
-            for i, part in zip(chosen, parts, strict=True):
-                results[i] = part.reshape(arrays[i].shape)
-    averaged = [_averaged(r, request, channel.size) for r in results]
-    return [_scaled(r.astype(dtype, copy=False), after) for r, dtype in zip(averaged, dtypes, strict=True)]
+        return adasum(channel, arrays)
+    if request.op == "Average":  # a sum of narrow integers may overflow their dtype, although the average fits
+        dtypes = [array.dtype for array in arrays]
+        wide = [array.astype(np.int64) if array.dtype.kind in "iu" else array for array in arrays]
+        sums = carry_out(dataclasses.replace(request, op="Sum"), channel, ranks, wide)
+        return [_divided(s, channel.size).astype(d, copy=False) for s, d in zip(sums, dtypes, strict=True)]
+    if request.kind == "allreduce":
+        return _all_reduce(_OPS[request.op], channel, arrays)
+    if request.kind == "reducescatter":
+        return [other_exchanges.reduce_scatter(_OPS[request.op], channel, [array])[0] for array in arrays]
+    if request.kind == "allgather":
+        return [other_exchanges.all_gather(channel, [array])[0] for array in arrays]
+    if request.kind == "broadcast":
+        root = ranks.index(request.root)
+        return [other_exchanges.broadcast(root, channel, [array])[0] for array in arrays]
+    return other_exchanges.all_to_all(channel, arrays) if request.kind == "alltoall" else []
 
 
-def _reduce_scatter(request: Request, channel: Channel, array: np.ndarray) -> np.ndarray:
-    before, after = request.scales
-    (own,) = other_exchanges.reduce_scatter(_OPS[request.op], channel, [_scaled(array, before)])
-    return _scaled(_averaged(own, request, channel.size), after)
+def _all_reduce(op: Op, channel: Channel, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Reduce arrays over the ranks, in one all-reduce for each dtype."""
+    results = list(arrays)
+    for dtype in dict.fromkeys(array.dtype for array in arrays):
+        chosen = [i for i, array in enumerate(arrays) if array.dtype == dtype]
+        flat = np.concatenate([arrays[i].reshape(-1) for i in chosen])
+        channel.all_reduce(flat, op)
+        parts = np.split(flat, np.cumsum([arrays[i].size for i in chosen])[:-1])
+        for i, part in zip(chosen, parts, strict=True):
+            results[i] = part.reshape(arrays[i].shape)
+    return results
 
 
-def _averaged(array: np.ndarray, request: Request, size: int) -> np.ndarray:
-    """Return the sum divided by the number of ranks if the op is Average; integers are rounded towards zero."""
-    if request.op != "Average":
-        return array
+def _divided(array: np.ndarray, size: int) -> np.ndarray:
+    """Return an array divided by the number of ranks; integers are rounded towards zero."""
     if array.dtype.kind in "iu":
-        return np.asarray(np.sign(array) * (np.abs(array) // size)).astype(array.dtype)
+        return np.asarray(np.sign(array) * (np.abs(array) // size))
     reduce_ops.scale(array.reshape(-1), size)
     return array
-
-
-def _scaled(array: np.ndarray, factor: float) -> np.ndarray:
-    """Return the scaled array in its dtype. Integers are rounded towards zero; float16 is multiplied in float32."""
-    if factor == 1:
-        return array
-    wide = np.float32 if reduce_ops.is_narrow(array.dtype) else np.float64 if array.dtype.kind in "iub" else array.dtype
-    return np.asarray(array.astype(wide) * np.dtype(wide).type(factor)).astype(array.dtype)

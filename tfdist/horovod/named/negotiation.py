@@ -11,29 +11,36 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
 from tfdist.core.log import announce
 from tfdist.horovod.named.array_functions import carry_out
-from tfdist.horovod.named.pending import DuplicateName, PendingOperation, RunFailed
-from tfdist.horovod.named.requests import Mismatch, Request, check
+from tfdist.horovod.named.requests import Request, check
 from tfdist.transport import agreement
 from tfdist.transport.errors import PeerError
-from tfdist.transport.interfaces import Channel, Group
+from tfdist.transport.interfaces import Group
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 1e-4, 0.02  # between rounds without new requests
 _NO_OTHER_SECONDS = 8.0  # for eager operations: threads that wait for their own operations begin no other
 _GIVEN_UP = Request("given up", "given up")
 
+Results = Future[list[np.ndarray]]
 
-class _Failed(NamedTuple):
-    """An operation that all ranks have begun, and that has failed. ``own`` is None if this rank has joined."""
 
-    own: PendingOperation | None
-    error: Exception
-    in_graph: bool
+class _Pending(NamedTuple):
+    """An operation that this rank has begun, with arrays that no other code changes."""
+
+    request: Request
+    arrays: Sequence[np.ndarray]
+    results: Results
+
+
+def _failed(message: str) -> Exception:
+    return tf.errors.FailedPreconditionError(None, None, message)  # type: ignore[no-any-return]
 
 
 class Negotiation:
@@ -67,8 +74,8 @@ class Negotiation:
         self.failures = 0
         self._stall_seconds, self._abort_seconds = stall_seconds, abort_seconds
         self._changed = threading.Condition()
-        self._new: list[PendingOperation] = []
-        self._own: dict[str, PendingOperation] = {}
+        self._new: list[Request] = []
+        self._own: dict[str, _Pending] = {}
         # The same on all ranks between rounds: requests that some ranks have begun, and joined ranks in order.
         self._known: dict[str, dict[int, Request]] = {}
         self._joined: list[int] = []
@@ -77,10 +84,8 @@ class Negotiation:
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
 
-    def begin(
-        self, request: Request, arrays: Sequence[np.ndarray] = (), failures: int | None = None
-    ) -> PendingOperation:
-        """Begin an operation, which all ranks must begin at some time.
+    def begin(self, request: Request, arrays: Sequence[np.ndarray] = (), failures: int | None = None) -> Results:
+        """Begin an operation, which all ranks must begin at some time, and return its results to come.
 
         Args:
           request: the request of the operation.
@@ -88,32 +93,32 @@ class Negotiation:
           failures: value of ``failures`` when the run of its graph began; None if it is in no graph.
 
         Raises:
-          RunFailed: another operation of this run has failed.
-          DuplicateName: another operation of this name is under way here.
+          tf.errors.FailedPreconditionError: another operation of this run has failed.
+          tf.errors.InvalidArgumentError: another operation of this name is under way here.
           RuntimeError: the process set was removed.
           PeerError: a rank was missing in an earlier operation.
         """
-        one = PendingOperation(request, arrays)
+        one = _Pending(request, arrays, Future())
         with self._changed:
             if self._failure is not None:
                 raise self._failure
             if self._closed:
                 raise RuntimeError(f"{request}: {self._words} is not in use any more")
             if failures is not None and failures != self.failures:
-                raise RunFailed(f"{request}: another operation of this run has failed")
+                raise _failed(f"{request}: another operation of this run has failed")
             if request.name in self._own:
-                raise DuplicateName(
-                    f"{request}: another operation of this name is under way; give operations that overlap different "
-                    "names"
+                said = (
+                    f"{request}: another operation of this name is under way; give operations that overlap other names"
                 )
+                raise tf.errors.InvalidArgumentError(None, None, said)
             self._count()
             self._own[request.name] = one
-            self._new.append(one)
+            self._new.append(request)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name=f"tfdist {self._words}", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
-        return one
+        return one.results
 
     def close(self) -> None:
         """Refuse new operations; those under way still end. Not collective."""
@@ -124,71 +129,65 @@ class Negotiation:
                 self._channel.give_back()
 
     def _serve(self) -> None:
-        channel = self._channel
         try:
             while self._wait_for_own():
-                self._meet(channel)
+                with np.errstate(over="ignore", invalid="ignore"):  # infinities are values, as in TensorFlow
+                    self._meet()
         except BaseException as error:
             if isinstance(error, PeerError):
-                channel.give_up(error)
+                self._channel.give_up(error)
             with self._changed:
                 self._failure = error
-                for one in self._own.values():
-                    said = PeerError(f"{one.request}: {error}") if isinstance(error, PeerError) else error
-                    one.complete([], said)
-                self._own, self._new = {}, []
+                ended, self._own, self._new = list(self._own.values()), {}, []
+            for one in ended:
+                one.results.set_exception(
+                    PeerError(f"{one.request}: {error}") if isinstance(error, PeerError) else error
+                )
         else:
-            channel.give_back()
+            self._channel.give_back()
 
     def _wait_for_own(self) -> bool:
         """Wait until this rank has an operation under way; return False if the negotiation is closed without one."""
         with self._changed:
-            while not self._own and not self._closed:
-                self._changed.wait()
+            self._changed.wait_for(lambda: self._own or self._closed)
             return bool(self._own)
 
-    def _meet(self, channel: Channel) -> None:
+    def _meet(self) -> None:
         """Exchange rounds until this rank has no operation under way."""
         pause, idle_since, told, gives_up = _SHORTEST_PAUSE, time.monotonic(), False, False
         while self._own:
-            # A rank that has joined waits without a deadline, as long as the others train.
-            channel.patient = self._only_join()
-            news = self._round(channel, gives_up)
-            gives_up = False
-            if news:
-                pause, idle_since = _SHORTEST_PAUSE, time.monotonic()
+            with self._changed:
+                # A rank that has joined waits without a deadline, as long as the others train.
+                self._channel.patient = all(one.request.kind == "join" for one in self._own.values())
+            if self._round(gives_up):
+                pause, idle_since, gives_up = _SHORTEST_PAUSE, time.monotonic(), False
                 continue
             # All ranks wait for operations that another rank has not begun. All ranks see this in the same rounds.
             waited = time.monotonic() - idle_since
             if waited > self._stall_seconds and not told:
                 told = True
-                if channel.rank == 0:
+                if self._channel.rank == 0:
                     announce(f"for {waited:.0f} s {self._missing()}")
             at_once = not any(one.in_graph for of_ranks in self._known.values() for one in of_ranks.values())
-            if waited > (min(_NO_OTHER_SECONDS, self._abort_seconds) if at_once else self._abort_seconds):
-                gives_up = True
+            gives_up = waited > (min(_NO_OTHER_SECONDS, self._abort_seconds) if at_once else self._abort_seconds)
             with self._changed:
                 if not self._new:
                     self._changed.wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _only_join(self) -> bool:
-        with self._changed:
-            return all(one.request.kind == "join" for one in self._own.values())
-
-    def _round(self, channel: Channel, gives_up: bool) -> bool:
+    def _round(self, gives_up: bool) -> bool:
         """Exchange new requests, execute what all ranks have begun, and return whether any request was new.
 
         Collective: the group's ranks.
 
         Args:
-          channel: channel of the group.
           gives_up: whether this rank's waiting time for operations that others have not begun is over.
         """
         with self._changed:
-            new, self._new = [*([_GIVEN_UP] if gives_up else []), *(one.request for one in self._new)], []
+            new, self._new = [*([_GIVEN_UP] if gives_up else []), *self._new], []
         self._rounds += 1
         place = f"round {self._rounds} of Horovod operations of {self._words}"
+        channel = self._channel
         said = channel.arrive(place, agreement.number([repr(request) for request in new]))
         everyone = [new] * channel.size
         if len(set(said)) > 1:
@@ -197,89 +196,67 @@ class Negotiation:
         waiting = set(self._known)
         for rank, requests in enumerate(everyone):
             for asked in requests:
-                if asked == _GIVEN_UP:
-                    continue
                 if asked.kind == "join":
                     self._joined.append(rank)
-                else:
+                elif asked != _GIVEN_UP:
                     self._known.setdefault(asked.name, {})[rank] = asked
-        failed: list[_Failed] = []
-        for name in [name for name, of_ranks in self._known.items() if self._complete(of_ranks, channel.size)]:
-            failed += self._end(channel, name)
-        in_graph = [str(one.error) for one in failed if one.in_graph]
-        if in_graph:
-            self._end_runs(in_graph[0])  # before the failed run can end and the next run begins
-        for one in failed:
-            if one.own is not None:
-                one.own.complete([], one.error)
+        self._execute()
         if any(_GIVEN_UP in requests for requests in everyone):
-            self._fail_all(Mismatch(self._missing()), lambda one: one.name in waiting)
-        self._end_joins(channel.size)
+            waiting &= self._known.keys()  # without those that were executed now, and whose names are free again
+            self._fail(_failed(self._missing()), lambda one: one.name in waiting)
+        if len(self._joined) == channel.size:
+            last, self._joined = self._joined[-1], []
+            for one in [one for one in self._own.values() if one.request.kind == "join"]:
+                self._forget(one).set_result([np.array(last, np.int32)])
         channel.done()
         return any(everyone)
 
-    def _complete(self, of_ranks: dict[int, Request], size: int) -> bool:
-        return all(rank in of_ranks or rank in self._joined for rank in range(size))
+    def _execute(self) -> None:
+        """Execute the operations that all ranks have begun. If one of a graph fails, its run fails on all ranks."""
+        failed: list[tuple[Results, Exception]] = []
+        ends_runs: Exception | None = None
+        size, ranks = self._channel.size, self._group.ranks
+        for name in [n for n, of in self._known.items() if all(r in of or r in self._joined for r in range(size))]:
+            of_ranks = dict(sorted(self._known.pop(name).items()))
+            own = self._own.get(name) if self._channel.rank in of_ranks else None
+            try:
+                check(of_ranks, ranks, [rank for rank in self._joined if rank not in of_ranks])
+                arrays, asked = (None, next(iter(of_ranks.values()))) if own is None else (own.arrays, own.request)
+                results = carry_out(asked, self._channel, ranks, arrays)
+            except PeerError:
+                raise
+            except Exception as error:
+                if own is not None:
+                    failed.append((self._forget(own), error))
+                if any(one.in_graph for one in of_ranks.values()):
+                    ends_runs = ends_runs or error
+            else:
+                if own is not None:
+                    self._forget(own).set_result(results)
+        if ends_runs is not None:  # before the failed run can end and the next run begins
+            # Its other operations must not be matched with those that the next run begins under the same names.
+            said = f"given up, since another operation of the same run has failed: {ends_runs}"
+            self._fail(_failed(said), lambda one: one.in_graph, failures=1)
+        for to_come, failure in failed:
+            to_come.set_exception(failure)
 
-    def _end(self, channel: Channel, name: str) -> list[_Failed]:
-        """Execute an operation that all ranks have begun; return the failure, if any."""
-        of_ranks = dict(sorted(self._known.pop(name).items()))
-        own = self._own.get(name) if channel.rank in of_ranks else None
-        if own is not None:
-            self._forget(own)
-        try:
-            absent = [rank for rank in self._joined if rank not in of_ranks]
-            check(of_ranks, self._group.ranks, absent)
-            one = next(iter(of_ranks.values())) if own is None else own.request
-            results = carry_out(one, channel, None if own is None else own.arrays)
-        except PeerError as error:
-            if own is not None:
-                own.complete([], error)
-            raise
-        except Exception as error:
-            return [_Failed(own, error, any(one.in_graph for one in of_ranks.values()))]
-        if own is not None:
-            own.complete(results)
-        return []
-
-    def _end_runs(self, failed: str) -> None:
-        """End all operations of the graphs' runs, on all ranks, after one has failed.
-
-        They must not be matched with operations that the next runs begin under the same names.
-        """
+    def _fail(self, error: Exception, which: Callable[[Request], bool], failures: int = 0) -> None:
+        """Fail operations that only some ranks have begun, on those ranks; also those that this rank will tell next."""
+        names = {name for name, of_ranks in self._known.items() if any(map(which, of_ranks.values()))}
         with self._changed:
-            self.failures += 1
-            # These operations began before this rank learned of the failure.
-            late = [one for one in self._new if one.request.in_graph]
-            self._new = [one for one in self._new if not one.request.in_graph]
-        error = Mismatch(f"given up, since another operation of the same run has failed: {failed}")
-        for one in late:
-            self._forget(one)
-            one.complete([], error)
-        self._fail_all(error, lambda one: one.in_graph)
+            self.failures += failures
+            names |= {one.name for one in self._new if which(one)}
+            self._new = [one for one in self._new if one.name not in names]
+            ended = [self._own.pop(name) for name in names if name in self._own]
+        for name in names:
+            self._known.pop(name, None)
+        for one in ended:
+            one.results.set_exception(error)
 
-    def _fail_all(self, error: Exception, which: Callable[[Request], bool]) -> None:
-        """Fail operations that only some ranks have begun, on those ranks."""
-        for name in [n for n, of_ranks in self._known.items() if any(which(one) for one in of_ranks.values())]:
-            del self._known[name]
-            own = self._own.get(name)
-            if own is not None:
-                self._forget(own)
-                own.complete([], error)
-
-    def _end_joins(self, size: int) -> None:
-        if len(self._joined) == size:
-            last = self._joined[-1]
-            self._joined = []
-            with self._changed:
-                joins = [one for one in self._own.values() if one.request.kind == "join"]
-            for own in joins:
-                self._forget(own)
-                own.complete([np.array(last, np.int32)])
-
-    def _forget(self, own: PendingOperation) -> None:
+    def _forget(self, own: _Pending) -> Results:
         with self._changed:
             del self._own[own.request.name]
+        return own.results
 
     def _missing(self) -> str:
         """Return a message with the operations that wait, and the ranks that have not begun them."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
+import tensorflow as tf
 
 Kind = Literal[
     "allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier", "join", "process set", "given up"
 ]
 _ROWS = ("allgather", "alltoall")  # the first dimension may differ between ranks
-_JOINED = ("allreduce", "join")  # a rank that has joined takes part without data
-_JOINED_OPS = ("Average", "Sum")
+_REDUCED = ("allreduce", "reducescatter")
+_JOINED = ("Average", "Sum")  # a rank that has joined takes part without data
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,11 +26,10 @@ class Request:
       kind: kind of operation.
       name: name by which the ranks match their operations.
       tensors: dtype and shape of each tensor; the first dimension is None where it may differ.
-      op: name of a ``ReduceOp``; empty for operations without a reduction.
-      root: index of the root in the process set; 0 for operations without a root.
+      op: name of a ``ReduceOp``; what changes, for process sets; empty for other operations.
+      root: rank in the job that has the values; None for operations without a root.
       scales: factors before and after the reduction.
       error: error message about this rank's own arguments; empty if they are right.
-      words: further text that must be equal on all ranks.
       in_graph: whether a graph has begun it; the graph's run ends when one of its operations fails.
     """
 
@@ -36,45 +37,27 @@ class Request:
     name: str
     tensors: tuple[tuple[str, tuple[int | None, ...]], ...] = ()
     op: str = ""
-    root: int = 0
+    root: int | None = None
     scales: tuple[float, float] = (1.0, 1.0)
     error: str = ""
-    words: str = ""
     in_graph: bool = dataclasses.field(default=False, compare=False)
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name!r}"
 
+    def facts(self) -> list[str]:
+        """Return what must be equal on all ranks, in words."""
+        facts = [f"the operation {self.kind}", f"{len(self.tensors)} tensors"]
+        for dtype, shape in self.tensors:
+            rows = ", ".join("rows" if size is None else str(size) for size in shape)
+            facts += [f"dtype {dtype}", f"shape [{rows}]"]
+        return [*facts, f"op {self.op}", f"root rank {self.root}", f"prescale and postscale factors {self.scales}"]
 
-class Mismatch(Exception):
-    """The ranks' requests differ; no data has been sent."""
 
-
-class BadArgument(Exception):
-    """A rank's arguments are wrong; no data has been sent."""
-
-
-def request(
-    kind: Kind,
-    name: str,
-    arrays: Sequence[np.ndarray] = (),
-    op: str = "",
-    root: int = 0,
-    scales: tuple[float, float] = (1.0, 1.0),
-    error: str = "",
-    words: str = "",
-    in_graph: bool = False,
-) -> Request:
-    """Return a request for these arrays, with an error message if the operation cannot take them."""
-    if not error and kind in (*_ROWS, "reducescatter") and any(a.ndim == 0 for a in arrays):
-        error = f"{kind} of a scalar, which has no rows"
+def tensors_of(kind: Kind, arrays: Sequence[np.ndarray]) -> tuple[tuple[str, tuple[int | None, ...]], ...]:
+    """Return a request's ``tensors`` for the arrays of a rank."""
     shapes = [(None, *a.shape[1:]) if kind in _ROWS and a.ndim else a.shape for a in arrays]
-    tensors = tuple((a.dtype.name, shape) for a, shape in zip(arrays, shapes, strict=True))
-    if not error and any(a.dtype.kind in "OSU" for a in arrays) and kind not in ("allgather", "broadcast", "alltoall"):
-        error = "strings cannot be reduced"
-    if not error and op == "Adasum" and any(a.dtype.kind in "iub" for a in arrays):
-        error = "Adasum needs floating-point tensors"
-    return Request(kind, name, tensors, op, root, scales, error, words, in_graph)
+    return tuple((array.dtype.name, shape) for array, shape in zip(arrays, shapes, strict=True))
 
 
 def check(of_ranks: Mapping[int, Request], ranks: Sequence[int], joined: Sequence[int]) -> None:
@@ -86,57 +69,38 @@ def check(of_ranks: Mapping[int, Request], ranks: Sequence[int], joined: Sequenc
       joined: indices of ranks that have joined and take part without data.
 
     Raises:
-      BadArgument: a rank has found its own arguments wrong.
-      Mismatch: the requests differ, or the operation needs the data of ranks that have joined.
+      tf.errors.InvalidArgumentError: a rank's arguments are wrong, or those of all ranks.
+      tf.errors.FailedPreconditionError: the requests differ, or the operation needs the data of ranks that have joined.
     """
-    wrong = {ranks[rank]: r.error for rank, r in of_ranks.items() if r.error}
     first_rank, first = next(iter(of_ranks.items()))
-    if wrong:
-        rank, error = next(iter(wrong.items()))
-        raise BadArgument(f"{first}: rank {rank}: {error}")
     for rank, other in of_ranks.items():
-        difference = _difference(first, other)
-        if difference:
-            mine, theirs = difference
-            raise Mismatch(f"{first}: rank {ranks[first_rank]} has {mine}, but rank {ranks[rank]} {theirs}")
-    if joined and (first.kind not in _JOINED or first.op not in _JOINED_OPS):
-        raise Mismatch(
+        if other.error:
+            raise tf.errors.InvalidArgumentError(None, None, f"{first}: rank {ranks[rank]}: {other.error}")
+    for rank, other in of_ranks.items():
+        for own, theirs in itertools.zip_longest(first.facts(), other.facts()):
+            if own != theirs:
+                said = f"{first}: rank {ranks[first_rank]} has {own}, but rank {ranks[rank]} {theirs}"
+                raise tf.errors.FailedPreconditionError(None, None, said)
+    wrong = _wrong(first, ranks)
+    if wrong:
+        raise tf.errors.InvalidArgumentError(None, None, f"{first}: {wrong}")
+    if joined and (first.kind != "allreduce" or first.op not in _JOINED):
+        said = (
             f"{first}{f' ({first.op})' if first.op else ''} cannot be done without rank "
             f"{', '.join(str(ranks[r]) for r in joined)}, which has called join(). Only sums and averages by allreduce "
             "can do without the data of a joined rank"
         )
+        raise tf.errors.FailedPreconditionError(None, None, said)
 
 
-def _difference(one: Request, other: Request) -> tuple[str, str] | None:
-    """Return the first difference as two texts, one for each request; None if they are equal."""
-    if one == other:
-        return None
-    if one.kind != other.kind:
-        return f"the operation {one.kind}", f"the operation {other.kind}"
-    if len(one.tensors) != len(other.tensors):
-        return f"{len(one.tensors)} tensors", f"{len(other.tensors)}"
-    for (dtype, shape), (other_dtype, other_shape) in zip(one.tensors, other.tensors, strict=True):
-        if dtype != other_dtype:
-            return f"dtype {dtype}", f"dtype {other_dtype}"
-        if shape != other_shape:
-            return f"shape {_words(shape)}", f"shape {_words(other_shape)}"
-    if one.op != other.op:
-        return f"op {one.op}", f"op {other.op}"
-    if one.root != other.root:
-        return f"root rank {one.root}", f"root rank {other.root}"
-    if one.words != other.words:
-        return one.words, other.words
-    return f"prescale and postscale factors {one.scales}", f"{other.scales}"
-
-
-def _words(shape: Sequence[int | None]) -> str:
-    return f"[{', '.join('rows' if size is None else str(size) for size in shape)}]"
-
-
-def wrong_splits(parts: np.ndarray, rows: int, size: int, equally: bool) -> str:
-    """Return an error message if the rows cannot be split so; empty if they can."""
-    if equally:
-        return f"{rows} rows cannot be split equally over {size} ranks: give splits" if rows % size else ""
-    if parts.shape != (size,) or parts.sum() != rows or (parts < 0).any():
-        return f"splits={parts.tolist()} must be {size} counts, one a rank, that add up to the {rows} rows"
+def _wrong(one: Request, ranks: Sequence[int]) -> str:
+    """Return an error message if no rank can execute this request; empty if all can."""
+    if one.kind in (*_ROWS, "reducescatter") and any(shape == () for _, shape in one.tensors):
+        return f"{one.kind} of a scalar, which has no rows"
+    if one.kind in _REDUCED and any(dtype == "object" for dtype, _ in one.tensors):
+        return "strings cannot be reduced"
+    if one.op == "Adasum" and not all("float" in dtype for dtype, _ in one.tensors):
+        return "Adasum needs floating-point tensors"
+    if one.root is not None and one.root not in ranks:
+        return f"root_rank={one.root} is none of {', '.join(map(str, ranks))}"
     return ""
