@@ -24,8 +24,9 @@ class DDLCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Replace the logs with their means over the ranks."""
-        if logs and not _process.job.switches.alone_depth:
-            logs.update(averaged_logs(dict(logs), f"the end of epoch {epoch + 1}, in DDLCallback", _process.job))
+        if logs is not None and not _process.job.switches.alone_depth:
+            place = f"the end of epoch {epoch + 1}, in {type(self).__name__}"
+            logs.update(averaged_logs(dict(logs), place, _process.job))
 
 
 class DDLGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]

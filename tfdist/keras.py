@@ -13,7 +13,7 @@ import keras
 import tfdist
 from tfdist import schedules
 from tfdist.start import process
-from tfdist.training.fit_callbacks import averaged_logs
+from tfdist.training.fit_callbacks import averaged_logs, weights_and_state
 from tfdist.updates.learning_rate import Rule, factor, warmed
 
 
@@ -112,7 +112,7 @@ class BroadcastVariables(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Broadcast the variables. Collective: all ranks."""
-        tfdist.broadcast_variables([*self.model.weights, *self.model.optimizer.variables], self._root)
+        tfdist.broadcast_variables(weights_and_state(self.model, process().job), self._root)
 
 
 __all__ = ["BroadcastVariables", "LearningRateWarmup", "average_metrics", "scale_learning_rate"]

@@ -28,7 +28,7 @@ def factor(size: int, rule: Rule, warmup_steps: int) -> float:
     return _FACTORS[rule](size)
 
 
-def warmed(scale: float, step: Any, warmup_steps: int, minimum: Callable[[Any, float], Any] = min) -> Any:
+def warmed(scale: float, step: Any, warmup_steps: float, minimum: Callable[[Any, float], Any] = min) -> Any:
     """Return the factor of the learning rate at a step: 1 at step 0, and ``scale`` after ``warmup_steps``.
 
     Args:

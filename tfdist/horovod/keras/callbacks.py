@@ -1,4 +1,4 @@
-"""Callbacks: Horovod's Keras callbacks for broadcast, metrics, learning rates, the best model and elastic states."""
+"""Callbacks: Horovod's Keras callbacks for broadcast, metrics, learning rates and elastic states."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.compat import optimizers
-from tfdist.compat.variables import random_state
+from tfdist.compat.variables import native
+from tfdist.ddl_keras import DDLCallback
 from tfdist.graph import function_state
-from tfdist.horovod import basics, collectives
-from tfdist.horovod.functions import allgather_object, broadcast_variables, build
-from tfdist.horovod.ops import Min
-from tfdist.training.fit_callbacks import mean_of_logged
+from tfdist.horovod import basics
+from tfdist.horovod.functions import broadcast_variables
+from tfdist.start import process
+from tfdist.training.fit_callbacks import weights_and_state
+from tfdist.updates.learning_rate import warmed
 
-# Classes of Keras 3, or of tf_keras if TF_USE_LEGACY_KERAS=1 selects it.
-Callback, ModelCheckpoint = tf.keras.callbacks.Callback, tf.keras.callbacks.ModelCheckpoint
+Callback = tf.keras.callbacks.Callback  # of Keras 3, or of tf_keras if TF_USE_LEGACY_KERAS=1 selects it
 
 
 def _check_eager(name: str) -> None:
@@ -47,20 +47,17 @@ class BroadcastGlobalVariablesCallback(Callback):  # type: ignore[misc,valid-typ
         super().__init__()
         self.root_rank = root_rank
         self.broadcast_done = False
-        self._local = {id(variable) for variable in local_variables or ()}
+        self._local = {id(native(variable)) for variable in local_variables or ()}
 
     def register_local_var(self, var: Any) -> None:
         """Leave a variable out of the broadcast: each rank keeps its own value."""
-        self._local.add(id(var))
+        self._local.add(id(native(var)))
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Broadcast if the model is built on all ranks. Collective: all ranks."""
         _check_eager(type(self).__name__)
         self.broadcast_done = False
-        # One rank may have loaded a built model, while the first batch builds the others'.
-        if int(collectives.allreduce(int(bool(self.model.built)), op=Min, name="whether the model is built")):
-            build(self.model.optimizer, self.model.trainable_variables)
-            self._broadcast()
+        self._broadcast()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Broadcast after the first batch, unless it was done before. Collective: all ranks."""
@@ -68,14 +65,12 @@ class BroadcastGlobalVariablesCallback(Callback):  # type: ignore[misc,valid-typ
             self._broadcast()
 
     def _broadcast(self) -> None:
-        self.broadcast_done = True
-        known = [*self.model.variables, *optimizers.listed(self.model.optimizer)]
-        # Each rank keeps its random states. The ranks must draw different masks, as one process does for its examples.
-        wanted = [v for v in known if id(v) not in self._local and not random_state(v)]
-        broadcast_variables(wanted, self.root_rank)
+        known = weights_and_state(self.model, process().job)  # none if the first batch builds a rank's model
+        self.broadcast_done = bool(known)
+        broadcast_variables([variable for variable in known if id(variable) not in self._local], self.root_rank)
 
 
-class MetricAverageCallback(Callback):  # type: ignore[misc,valid-type]
+class MetricAverageCallback(DDLCallback):
     """Averages the epoch's logged metrics over the ranks. Put it before callbacks that read them.
 
     Args:
@@ -88,13 +83,7 @@ class MetricAverageCallback(Callback):  # type: ignore[misc,valid-type]
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Average the metrics. Collective: all ranks, with the same metrics' names."""
         _check_eager(type(self).__name__)
-        gathered = allgather_object(dict(logs or {}), name="metrics")
-        for other in gathered:
-            if other.keys() != gathered[0].keys():
-                said = f"rank 0 logs {sorted(gathered[0])}, and a rank {sorted(other)}: all must have the same metrics"
-                raise tf.errors.FailedPreconditionError(None, None, f"MetricAverageCallback: {said}")
-        for name in gathered[0]:
-            logs[name] = mean_of_logged([other[name] for other in gathered], logs[name])
+        super().on_epoch_end(epoch, logs)
 
 
 class LearningRateScheduleCallback(Callback):  # type: ignore[misc,valid-type]
@@ -165,7 +154,7 @@ class LearningRateScheduleCallback(Callback):  # type: ignore[misc,valid-type]
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Restore the momentum after a corrected step."""
         if self._momentum is not None:
-            _set_momentum(self.model.optimizer, self._momentum)
+            self.model.optimizer.momentum.assign(self._momentum)
             self._momentum = None
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -177,24 +166,11 @@ class LearningRateScheduleCallback(Callback):  # type: ignore[misc,valid-type]
         optimizer = self.model.optimizer
         old, new = float(optimizer.learning_rate), self.initial_lr * self.multiplier(epoch)
         optimizer.learning_rate = new
-        momentum = _momentum_of(optimizer)
-        if momentum and self.momentum_correction and old and new != old and _can_set_momentum(optimizer):
-            self._momentum = momentum
-            _set_momentum(optimizer, momentum * new / old)
-
-
-def _momentum_of(optimizer: Any) -> float:
-    value = getattr(optimizer, "momentum", 0.0)
-    return float(value) if isinstance(value, int | float) or hasattr(value, "numpy") else 0.0
-
-
-def _can_set_momentum(optimizer: Any) -> bool:
-    """Return whether the momentum is a variable. Keras 3 has a number, which is a constant of the traced step."""
-    return hasattr(optimizer.momentum, "assign")
-
-
-def _set_momentum(optimizer: Any, value: float) -> None:
-    optimizer.momentum.assign(value)
+        momentum: Any = getattr(optimizer, "momentum", None)
+        # Keras 3 has a number, which is a constant of the traced step.
+        if self.momentum_correction and hasattr(momentum, "assign") and old and new != old and float(momentum):
+            self._momentum = float(momentum)
+            momentum.assign(self._momentum * new / old)
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
@@ -222,7 +198,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
             size = basics.size()
             assert self.steps_per_epoch
             reached = epoch + 1 / self.steps_per_epoch  # a whole number at the end of each epoch
-            return (reached * (size - 1) / warmup_epochs + 1) / size
+            return float(warmed(size, reached, warmup_epochs) / size)
 
         super().__init__(
             initial_lr, multiplier, end_epoch=int(warmup_epochs), staircase=False,
@@ -238,33 +214,16 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")
 
 
-class BestModelCheckpoint(ModelCheckpoint):  # type: ignore[misc,valid-type]
-    """Keras's ModelCheckpoint that saves only the best model. Use it on one rank, and set ``filepath`` before training.
+def BestModelCheckpoint(*args: Any, **kwargs: Any) -> Any:
+    """Refuse.
 
-    Args:
-      monitor: name of the metric to compare.
-      verbose: see Keras.
-      save_weights_only: see Keras.
-      mode: see Keras.
-      save_freq: see Keras.
-      filepath: file of the model; scripts for Horovod set it afterwards.
+    Raises:
+      NotImplementedError: always, with what to use instead.
     """
-
-    def __init__(
-        self,
-        monitor: str = "val_loss",
-        verbose: int = 0,
-        save_weights_only: bool = False,
-        mode: str = "auto",
-        save_freq: Any = "epoch",
-        filepath: str = "best.weights.h5",
-    ) -> None:
-        if not save_weights_only and filepath == "best.weights.h5":
-            filepath = "best.keras"
-        super().__init__(
-            filepath, monitor=monitor, verbose=verbose, save_best_only=True, save_weights_only=save_weights_only,
-            mode=mode, save_freq=save_freq,
-        )  # fmt: skip
+    raise NotImplementedError(
+        "hvd.callbacks.BestModelCheckpoint sets no file, which Keras requires: use "
+        "keras.callbacks.ModelCheckpoint(filepath, save_best_only=True), on one rank"
+    )
 
 
 class CommitStateCallback(Callback):  # type: ignore[misc,valid-type]
