@@ -17,7 +17,7 @@ from tfdist.compat import optimizers
 from tfdist.compat.variables import native, random_state
 from tfdist.core.log import announce
 from tfdist.horovod.basics import init, shutdown
-from tfdist.horovod.functions import broadcast_object, broadcast_variables, build
+from tfdist.horovod.functions import broadcast_object, broadcast_variables
 from tfdist.transport.errors import PeerError
 
 _LOST = (
@@ -31,22 +31,22 @@ class HorovodInternalError(RuntimeError):
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """Hosts have changed. tfdist never raises it, since hosts are not added while a job runs.
+    """Hosts have changed. tfdist never raises it, since hosts are not added while a job runs."""
+
+
+class ObjectState:
+    """State of Python objects, which are its attributes. It can be saved, restored and broadcast.
 
     Args:
-      skip_sync: do not broadcast the state before training continues.
+      bcast_object: has no meaning here.
+      get_rank: has no meaning here.
+      **kwargs: the objects, by attribute name.
     """
 
-    def __init__(self, skip_sync: bool = False) -> None:
-        super().__init__()
-        self.skip_sync = skip_sync
-
-
-class State:
-    """State of training that can be saved, restored and broadcast. Subclasses define its content."""
-
-    def __init__(self) -> None:
+    def __init__(self, bcast_object: Any = None, get_rank: Any = None, **kwargs: Any) -> None:
         self._reset_callbacks: list[Callable[[], Any]] = []
+        self._saved_state = kwargs
+        self._set_attrs()
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
         """Register functions to call before training continues after an error."""
@@ -58,6 +58,9 @@ class State:
         for callback in self._reset_callbacks:
             callback()
 
+    def reset(self) -> None:
+        """Prepare the state before training continues after an error; a subclass may override it."""
+
     def commit(self) -> None:
         """Save the state, and check for changed hosts, of which there are none here."""
         self.save()
@@ -68,44 +71,14 @@ class State:
 
     def save(self) -> None:
         """Save the state in memory."""
-        raise NotImplementedError
-
-    def restore(self) -> None:
-        """Restore the state that was saved last."""
-        raise NotImplementedError
-
-    def sync(self) -> None:
-        """Broadcast rank 0's state. Collective: all ranks."""
-        raise NotImplementedError
-
-    def reset(self) -> None:
-        """Prepare the state before training continues after an error; a subclass may override it."""
-
-
-class ObjectState(State):
-    """State of Python objects, which are its attributes.
-
-    Args:
-      bcast_object: has no meaning here.
-      get_rank: has no meaning here.
-      **kwargs: the objects, by attribute name.
-    """
-
-    def __init__(self, bcast_object: Any = None, get_rank: Any = None, **kwargs: Any) -> None:
-        super().__init__()
-        self._saved_state = kwargs
-        self._set_attrs()
-
-    def save(self) -> None:
-        """See ``State``."""
         self._saved_state = {name: getattr(self, name) for name in self._saved_state}
 
     def restore(self) -> None:
-        """See ``State``."""
+        """Restore the state that was saved last."""
         self._set_attrs()
 
     def sync(self) -> None:
-        """See ``State``. Collective: all ranks."""
+        """Broadcast rank 0's state. Collective: all ranks."""
         if self._saved_state:
             self._saved_state = broadcast_object(self._saved_state, 0)
             self._set_attrs()
@@ -128,18 +101,17 @@ class TensorFlowState(ObjectState):
         self.variables = [native(v) for v in (tf.compat.v1.global_variables() if variables is None else variables)]
         self.session = session or (None if tf.executing_eagerly() else tf.compat.v1.get_default_session())
         self._broadcast_op = None if self.session is None else broadcast_variables(self.variables, 0)
-        self._values: list[np.ndarray] = []
         self._keep()
         super().__init__(**kwargs)
 
     def save(self) -> None:
-        """See ``State``."""
+        """See ``ObjectState``."""
         self._keep()
         super().save()
 
     def restore(self) -> None:
-        """See ``State``."""
-        for variable, value in zip(self.variables, self._values, strict=True):
+        """See ``ObjectState``."""
+        for variable, value in zip(self._known(), self._values, strict=False):
             if self.session is None:
                 variable.assign(value)
             else:
@@ -147,22 +119,23 @@ class TensorFlowState(ObjectState):
         super().restore()
 
     def sync(self) -> None:
-        """See ``State``. Collective: all ranks."""
+        """See ``ObjectState``. Collective: all ranks."""
         if self.session is None:
-            broadcast_variables(self.variables, 0)
+            broadcast_variables(self._known(), 0)
         else:
             self.session.run(self._broadcast_op)
         self._keep()
         super().sync()
 
+    def _known(self) -> list[Any]:
+        return self.variables
+
     def _keep(self) -> None:
-        if self.session is None:
-            self._values = [np.array(v.numpy()) for v in self.variables]
-        else:
-            self._values = self.session.run(self.variables)
+        known = self._known()
+        self._values = [np.array(v.numpy()) for v in known] if self.session is None else self.session.run(known)
 
 
-class TensorFlowKerasState(ObjectState):
+class TensorFlowKerasState(TensorFlowState):
     """State of a Keras model, its optimizer, and Python objects.
 
     Args:
@@ -180,34 +153,13 @@ class TensorFlowKerasState(ObjectState):
         if not getattr(model, "built", True):
             raise ValueError("the model must have been built: call model.build(input_shape) before")
         self.optimizer = optimizer or model.optimizer
-        build(self.optimizer, model.trainable_variables)  # so that the optimizer has a state to save
-        self._values: list[np.ndarray] = []
-        self._keep()
-        super().__init__(**kwargs)
+        if not getattr(self.optimizer, "built", getattr(self.optimizer, "_built", True)):
+            self.optimizer.build(model.trainable_variables)  # so that the optimizer has a state to save
+        super().__init__((), **kwargs)
 
-    def save(self) -> None:
-        """See ``State``."""
-        self._keep()
-        super().save()
-
-    def restore(self) -> None:
-        """See ``State``."""
-        for variable, value in zip(self._variables(), self._values, strict=False):
-            variable.assign(value)
-        super().restore()
-
-    def sync(self) -> None:
-        """See ``State``. Collective: all ranks."""
-        broadcast_variables(self._variables(), 0)
-        self._keep()
-        super().sync()
-
-    def _variables(self) -> list[Any]:
+    def _known(self) -> list[Any]:
         known = [*self.model.variables, *optimizers.listed(self.optimizer)]
         return [native(v) for v in known if not random_state(v)]
-
-    def _keep(self) -> None:
-        self._values = [np.array(v.numpy()) for v in self._variables()]
 
 
 class KerasState(TensorFlowKerasState):
@@ -224,7 +176,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(func)
-    def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
+    def wrapper(state: ObjectState, *args: Any, **kwargs: Any) -> Any:
         while True:
             try:
                 state.sync()

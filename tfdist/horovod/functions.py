@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -133,12 +133,6 @@ def allgather_object(
     with eager.mode():
         found = collectives.allgather(tf.constant([own]), name, process_set=process_set)
     return [pickle.loads(one) for one in found.numpy()]
-
-
-def build(optimizer: Any, variables: Sequence[Any]) -> None:
-    """Build the state of an optimizer of Keras 3 or tf_keras, if it has not been built."""
-    if not getattr(optimizer, "built", getattr(optimizer, "_built", True)):
-        optimizer.build(variables)
 
 
 __all__ = [
