@@ -505,7 +505,7 @@ def case_a_timeline_is_of_a_whole_job() -> None:
         hvd.start_timeline("/no/timeline.json", mark_cycles=True)
         hvd.allreduce(tf.constant(1.0 + RANK))
         hvd.stop_timeline()
-    assert RANK or any("TFDIST_TIMELINE=/no/timeline.json" in line for line in lines), lines
+    assert RANK or any("TFDIST_TIMELINE=" in line for line in lines), lines
 
 
 def case_operations_without_names_after_a_join() -> None:

@@ -111,10 +111,12 @@ def mpi_built() -> bool:
     return importlib.util.find_spec("mpi4py") is not None
 
 
-def _without(name: str, what: str, answer: Any = False) -> Callable[[], Any]:
-    """Return the function ``name``, which answers that this package works without something."""
+def _without(name: str, what: str, answer: Any = False, told: bool = False) -> Callable[..., Any]:
+    """Return the function ``name``, which answers that this package works without something, and may log it."""
 
-    def function() -> Any:
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if told:
+            announce(f"{name}: {what}")
         return answer
 
     function.__name__ = function.__qualname__ = name
@@ -126,6 +128,8 @@ gloo_enabled, gloo_built = (_without(name, "tfdist does not use Gloo") for name 
 nccl_built = _without("nccl_built", "the operations of this package do not use NCCL", 0)
 ddl_built = _without("ddl_built", "tfdist does not use IBM's DDL")
 ccl_built = _without("ccl_built", "tfdist does not use oneCCL")
+_TIMELINE = "nothing is recorded here: start the job with TFDIST_TIMELINE=FILE, which records all of it"
+start_timeline, stop_timeline = (_without(f"{w}_timeline", _TIMELINE, None, w == "start") for w in ("start", "stop"))
 cuda_built, rocm_built = (_without(name, "arrays are reduced in host memory") for name in ("cuda_built", "rocm_built"))
 
 
@@ -134,20 +138,6 @@ def gpu_available(ext_base_name: str = "tensorflow", verbose: bool = False) -> b
     import tensorflow as tf
 
     return bool(tf.config.list_physical_devices("GPU"))
-
-
-def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Log how a timeline is recorded: ``TFDIST_TIMELINE``, for a whole job.
-
-    Args:
-      file_path: name for the setting.
-      mark_cycles: has no meaning here, since there are no cycles.
-    """
-    announce(f"start_timeline records nothing here: start the job with TFDIST_TIMELINE={file_path}, which records all")
-
-
-def stop_timeline() -> None:
-    """Do nothing: see ``start_timeline``."""
 
 
 __all__ = [

@@ -8,31 +8,21 @@ import tensorflow as tf
 
 
 class Compressor:
-    """Interface for compression. Scripts may have subclasses of their own."""
+    """Compression by which nothing changes. Scripts may have subclasses of their own."""
 
     @staticmethod
     def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
         """Return the tensor to exchange, and the context for ``decompress``."""
-        raise NotImplementedError
-
-    @staticmethod
-    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
-        """Return the result in the original tensor's dtype."""
-        raise NotImplementedError
-
-
-class NoneCompressor(Compressor):
-    """No compression."""
-
-    @staticmethod
-    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """See ``Compressor``."""
         return tensor, None
 
     @staticmethod
     def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
-        """See ``Compressor``."""
+        """Return the result in the original tensor's dtype."""
         return tensor
+
+
+class NoneCompressor(Compressor):
+    """No compression."""
 
 
 class _Narrow(Compressor):

@@ -163,21 +163,20 @@ def DistributedOptimizer(
 
 
 def PartialDistributedOptimizer(
-    optimizer: Any, name: str | None = None, *args: Any, local_layers: Any = None, **kwargs: Any
+    optimizer: Any, name: str | None = None, *, local_layers: Any = None, **options: Any
 ) -> Any:
     """Return a ``DistributedOptimizer`` that does not reduce the gradients of some layers.
 
     Args:
       optimizer: see ``DistributedOptimizer``.
       name: see ``DistributedOptimizer``.
-      *args: see ``DistributedOptimizer``.
       local_layers: Keras layer or layers that keep each rank's own gradients; None for no layer.
-      **kwargs: see ``DistributedOptimizer``.
+      **options: see ``DistributedOptimizer``.
 
     Raises:
       ValueError: ``local_layers`` has an object that is no layer.
     """
-    wrapped = DistributedOptimizer(optimizer, name, *args, **kwargs)
+    wrapped = DistributedOptimizer(optimizer, name, **options)
     for variable in local_variables(local_layers):
         wrapped.register_local_var(variable)
     return wrapped
@@ -240,25 +239,18 @@ def DistributedGradientTape(
     return _Tape(gradtape, reduction)
 
 
-def PartialDistributedGradientTape(
-    gradtape: Any,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Any = Compression.none,
-    sparse_as_dense: bool = False,
-    op: Any = Average,
-    gradient_predivide_factor: float = 1.0,
-    num_groups: int = 0,
-    groups: Any = None,
-    process_set: Any = global_process_set,
-    local_layers: Any = None,
-    scale_local_gradients: bool = True,
-) -> Any:
-    """Return a tape that does not reduce the gradients of some layers. See ``PartialDistributedOptimizer``."""
-    tape = DistributedGradientTape(
-        gradtape, device_dense, device_sparse, compression, sparse_as_dense, op, gradient_predivide_factor, num_groups,
-        groups, process_set, scale_local_gradients,
-    )  # fmt: skip
+def PartialDistributedGradientTape(gradtape: Any, *, local_layers: Any = None, **options: Any) -> Any:
+    """Return a ``DistributedGradientTape`` that does not reduce the gradients of some layers.
+
+    Args:
+      gradtape: see ``DistributedGradientTape``.
+      local_layers: Keras layer or layers that keep each rank's own gradients; None for no layer.
+      **options: see ``DistributedGradientTape``.
+
+    Raises:
+      ValueError: ``local_layers`` has an object that is no layer.
+    """
+    tape = DistributedGradientTape(gradtape, **options)
     for variable in local_variables(local_layers):
         tape.register_local_source(variable)
     return tape

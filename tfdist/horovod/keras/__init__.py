@@ -15,6 +15,7 @@ from tfdist.horovod.functions import allgather_object, broadcast_object, broadca
 from tfdist.horovod.functions import broadcast_global_variables as _in_graph
 from tfdist.horovod.keras import callbacks, elastic
 from tfdist.horovod.ops import Adasum, Average, Max, Min, Product, Sum
+from tfdist.horovod.optimizers import PartialDistributedOptimizer
 from tfdist.horovod.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from tfdist.horovod.sync_batch_norm import SyncBatchNormalization
 
@@ -26,45 +27,12 @@ def DistributedOptimizer(
     device_sparse: str = "",
     compression: Any = Compression.none,
     sparse_as_dense: bool = False,
-    gradient_predivide_factor: float = 1.0,
-    op: Any = Average,
-    backward_passes_per_step: int = 1,
-    average_aggregated_gradients: bool = False,
-    num_groups: int = 0,
-    groups: Any = None,
-    process_set: Any = global_process_set,
-    scale_local_gradients: bool = True,
+    **options: Any,
 ) -> Any:
-    """See ``tfdist.horovod.DistributedOptimizer``, which has the arguments in another order."""
+    """See ``tfdist.horovod.DistributedOptimizer``. Further arguments are given by name."""
     return optimizers.DistributedOptimizer(
-        optimizer, name, False, device_dense, device_sparse, compression, sparse_as_dense, backward_passes_per_step, op,
-        gradient_predivide_factor, average_aggregated_gradients, num_groups, groups, process_set, scale_local_gradients,
-    )  # fmt: skip
-
-
-def PartialDistributedOptimizer(
-    optimizer: Any,
-    name: str | None = None,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Any = Compression.none,
-    sparse_as_dense: bool = False,
-    gradient_predivide_factor: float = 1.0,
-    op: Any = Average,
-    groups: Any = None,
-    process_set: Any = global_process_set,
-    local_layers: Any = None,
-    scale_local_gradients: bool = True,
-    backward_passes_per_step: int = 1,
-    average_aggregated_gradients: bool = False,
-) -> Any:
-    """See ``tfdist.horovod.PartialDistributedOptimizer``, which has the arguments in another order."""
-    return optimizers.PartialDistributedOptimizer(
-        optimizer, name, compression=compression, sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor, op=op, groups=groups, process_set=process_set,
-        local_layers=local_layers, scale_local_gradients=scale_local_gradients,
-        backward_passes_per_step=backward_passes_per_step, average_aggregated_gradients=average_aggregated_gradients,
-    )  # fmt: skip
+        optimizer, name, compression=compression, sparse_as_dense=sparse_as_dense, **options
+    )
 
 
 def _value(result: Any) -> Any:
