@@ -414,7 +414,7 @@ def case_wrong_arguments() -> None:
 def case_a_name_twice_under_way() -> None:
     if SIZE == 1:
         return
-    negotiation = state.own(0)[1]
+    negotiation = state.own(0)
     one = np.ones(1, np.float32)
     last = RANK == SIZE - 1
     inside.everywhere(None)

@@ -13,9 +13,9 @@ import tensorflow as tf
 from tfdist.compat.graphs import is_symbolic
 from tfdist.engine.other_exchanges import own_copy
 from tfdist.graph import function_state
-from tfdist.graph.graph_state import make_state
-from tfdist.horovod._state import ProcessSetState, state
-from tfdist.horovod.named.negotiation import Results
+from tfdist.graph.op_builder import call_back
+from tfdist.horovod._state import state
+from tfdist.horovod.named.negotiation import Negotiation, Results
 from tfdist.horovod.named.requests import Kind, Request, tensors_of
 from tfdist.horovod.named.signals import Signal
 from tfdist.horovod.process_sets import number_of
@@ -32,7 +32,7 @@ class Operation:
       ignore_name_scope: do not prefix the name with the graph's name scope.
 
     Attributes:
-      members: the process set that takes part.
+      negotiation: negotiation of the process set that takes part.
       name: name by which the ranks match their operations.
       rank: index of this process in the process set.
       size: number of ranks that take part.
@@ -42,10 +42,10 @@ class Operation:
         self, kind: Kind, name: str | None, process_set: Any, tensors: Sequence[Any], ignore_name_scope: bool = False
     ) -> None:
         self._kind: Kind = kind
-        self.members, self._negotiation = state.own(number_of(process_set))
-        self.rank, self.size = self.members.ranks.index(state.job.world.rank), len(self.members.ranks)
+        self.negotiation = state.own(number_of(process_set))
+        self.rank, self.size = self.negotiation.group.rank, self.negotiation.group.size
         self._in_graph = any(is_symbolic(t) for t in tensors) or not tf.executing_eagerly()
-        self.name = _name(kind, name, tensors, self._in_graph, self.members, ignore_name_scope)
+        self.name = _name(kind, name, tensors, self._in_graph, self.negotiation, ignore_name_scope)
 
     def run(
         self,
@@ -75,7 +75,7 @@ class Operation:
                 self._kind, self.name, tensors_of(self._kind, arrays), error=wrong(arrays), in_graph=self._in_graph,
                 **said,
             )  # fmt: skip
-            return self._negotiation.begin(request, arrays, self.members.failures if self._in_graph else None)
+            return self.negotiation.begin(request, arrays)
 
         if self._in_graph:
             return self._built(begin, [tf.convert_to_tensor(t) for t in tensors], outputs)
@@ -88,53 +88,40 @@ class Operation:
         """Build the operation in the current graph or function, and return its results."""
         underway: dict[int, Results] = {}
         numbers = itertools.count()
-        graph = tf.compat.v1.get_default_graph()
-        failures = make_state(graph).failures if function_state.in_session() else state.job.functions.failures
 
         def start(*arrays: np.ndarray) -> np.ndarray:
             number = next(numbers)
-            try:
-                underway[number] = begin(arrays)
-                underway[number].add_done_callback(lambda _: signal.raise_())
-            except BaseException as error:
-                failures.note(error)
-                raise
+            underway[number] = begin(arrays)
+            underway[number].add_done_callback(lambda _: signal.raise_())
             return np.array(number, np.int64)
 
         def finish(number: np.ndarray) -> list[np.ndarray]:
-            try:
-                return underway.pop(int(number)).result() or [np.array(True)]
-            except BaseException as error:
-                failures.note(error)
-                raise
+            return underway.pop(int(number)).result() or [np.array(True)]
 
+        graph = tf.compat.v1.get_default_graph()
         known, signal = len(graph.get_operations()), Signal()
-        with tf.name_scope(f"horovod/{self._kind}"), function_state.owning_callbacks():
+        with tf.name_scope(f"horovod/{self._kind}"):
             if not function_state.in_session():
                 next(function_state.around(graph))  # so that the function raises the original exception of a failure
             with tf.control_dependencies([signal.clear()]):
-                number = tf.numpy_function(start, tensors, tf.int64)
-            number.set_shape([])
-            with tf.control_dependencies([number]):
+                number = call_back(start, [tf.TensorSpec([], tf.int64)], state.job, tensors)
+            with tf.control_dependencies(number):
                 ended = signal.wait()
             with tf.control_dependencies([ended]):
-                results = tf.numpy_function(finish, [number], [spec.dtype for spec in outputs] or [tf.bool])
+                results = call_back(finish, outputs or [tf.TensorSpec([], tf.bool)], state.job, number)
         manager = getattr(graph, "experimental_acd_manager", None)
         if manager is not None and self._kind not in ("barrier", "join"):
             for op in graph.get_operations()[known:]:  # else they would be executed in sequence, in this rank's order
                 manager.run_independently(op)
-        results = list(results) if isinstance(results, list | tuple) else [results]
-        for result, spec in zip(results, outputs, strict=False):
-            result.set_shape(spec.shape)
         return results
 
 
 def _name(
-    kind: str, given: str | None, tensors: Sequence[Any], in_graph: bool, members: ProcessSetState, alone: bool
+    kind: str, given: str | None, tensors: Sequence[Any], in_graph: bool, negotiation: Negotiation, alone: bool
 ) -> str:
     """Return the name by which the ranks match this operation: the same on all ranks."""
     if not in_graph:
-        return given or members.next_name(kind)
+        return given or negotiation.next_name(kind)
     graph = tf.compat.v1.get_default_graph()
     scope = "" if alone else graph.get_name_scope()
     if given:

@@ -12,17 +12,12 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat.graphs import is_symbolic, order
-from tfdist.engine.collective import Collective
-from tfdist.engine.other_exchanges import CollectiveCall
 from tfdist.graph import function_state
-from tfdist.graph.fusing import few
 from tfdist.graph.gradient_average import Average as AverageReducer
-from tfdist.graph.graph_state import make_state
 from tfdist.graph.markers import times, variable_key, variable_name
-from tfdist.graph.op_builder import Part, build, signature
 from tfdist.horovod._state import ProcessSetState, state
+from tfdist.horovod.collectives import grouped_allreduce
 from tfdist.horovod.compression import Compression
-from tfdist.horovod.named.adasum import adasum
 from tfdist.horovod.ops import Adasum, Average, ReduceOp, op_of
 from tfdist.horovod.process_sets import global_process_set, number_of
 from tfdist.updates.accumulation import Accumulated
@@ -134,7 +129,7 @@ class GradientReduction:
             own = [times(g, 1 / size) if stays and g is not None else g for g, stays in zip(own, local, strict=True)]
         there = [i for i, gradient in enumerate(own) if gradient is not None]
         there.sort(key=lambda i: _built(own[i]))  # the order of the backward pass, which is the same on all ranks
-        shared = [i for i in there if members.group is not None and not local[i]]
+        shared = [i for i in there if members.negotiation is not None and not local[i]]
         if shared and (size > 1 or held is not None):
             self._reduce(own, shared, pairs, members, held)
         stay = [i for i in there if i not in shared]
@@ -153,11 +148,11 @@ class GradientReduction:
         packed = [_compressed(own[i], self._compression, 1 / self._predivide) for i in chosen]
         names = [variable_name(pairs[i][1]) for i in chosen]
         gradients = [gradient for gradient, _ in packed]
-        assert members.group is not None
+        assert members.negotiation is not None
         if self.op == Adasum:
-            found = _adasum(gradients, names, members)
+            found = grouped_allreduce(gradients, op=Adasum, process_set=members.number)
         else:
-            found = AverageReducer(state.job, held).reduce(gradients, names, members.group)
+            found = AverageReducer(state.job, held).reduce(gradients, names, members.negotiation.group)
         factor = self._predivide * (len(members.ranks) if self.op == ReduceOp.Sum else 1)
         factor *= self.steps if held is not None and self._sums else 1
         for i, gradient, (_, context) in zip(chosen, found, packed, strict=True):
@@ -226,20 +221,3 @@ def _decompressed(gradient: Any, compression: Any, context: Any, factor: float) 
         values = compression.decompress(gradient.values, context)
         return times(tf.IndexedSlices(values, gradient.indices, gradient.dense_shape), factor)
     return times(compression.decompress(gradient, context), factor)
-
-
-def _adasum(gradients: Sequence[Any], names: Sequence[str], members: ProcessSetState) -> list[Any]:
-    size = len(members.ranks)
-    if any(isinstance(g, tf.IndexedSlices) for g in gradients):
-        raise NotImplementedError("Adasum of tf.IndexedSlices: wrap with sparse_as_dense=True")
-    if size & (size - 1):
-        raise NotImplementedError(f"Adasum on {size} ranks: the number of ranks must be a power of two")
-    assert members.group is not None
-    lines = [signature("adasum", name, g) for name, g in zip(names, gradients, strict=True)]
-    exchange = CollectiveCall(f"Adasum of {len(names)} tensors", lines, adasum, same_size=False)
-    everyone = members.group is state.job.world
-    number = len(make_state(tf.compat.v1.get_default_graph()).world_collectives) if function_state.in_session() else ""
-    name = f"Adasum {number} ({few(names)})"
-    collective = Collective(name, [exchange], members.group, state.job.recorder, everyone, averages=True)
-    outputs = [tf.TensorSpec(g.shape, g.dtype) for g in gradients]
-    return build(collective, [Part(exchange, gradients, outputs)], state.job)[0]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -11,10 +11,9 @@ from tfdist.core import exclusions
 from tfdist.core.settings import SettingsError
 from tfdist.horovod.named.negotiation import Negotiation
 from tfdist.start import process
-from tfdist.transport.interfaces import Group
+from tfdist.transport.interfaces import Group, World
+from tfdist.transport.saves import Position
 from tfdist.updates.order import pipeline_of
-
-NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 
 class UnknownProcessSet(tf.errors.InvalidArgumentError, ValueError):  # type: ignore[misc,name-defined]
@@ -24,52 +23,18 @@ class UnknownProcessSet(tf.errors.InvalidArgumentError, ValueError):  # type: ig
         super().__init__(None, None, message)
 
 
-class ProcessSetState:
+class ProcessSetState(NamedTuple):
     """A process set in use, as seen by this process.
 
     Attributes:
+      number: its number.
       ranks: its members' ranks in the job, ascending.
-      group: communication group of its ranks; None if this process is not in the set.
       negotiation: negotiation of its operations; None if this process is not in the set.
-      failures: number of failed graph operations when the last run of a graph began.
     """
 
-    def __init__(self, number: int, ranks: Sequence[int], group: Group | None) -> None:
-        self.number = number
-        self.ranks = list(ranks)
-        self.group = group
-        self.failures = 0
-        self._calls: dict[str, int] = {}
-        self._lock = threading.Lock()
-        job = process().job
-        settings = job.switches.settings
-        words = "all ranks" if number == 0 else f"process set {number} (ranks {', '.join(map(str, ranks))})"
-        # The negotiation's thread has no position in the program. The rank's position counts the operations that it
-        # begins instead, since all ranks begin them in the program's order.
-        self._position = job.world.waits.position if number == 0 else None
-        count = self._position.count if self._position is not None else lambda: None
-        limits = settings.stall_seconds, settings.stall_abort_seconds
-        self.negotiation = None if group is None else Negotiation(group, words, *limits, count)
-
-    def run_begins(self) -> None:
-        """Note the failures so far: see ``HorovodState.run_begins``."""
-        if self.negotiation is not None and self.failures != self.negotiation.failures:
-            self.failures = self.negotiation.failures
-            if self._position is not None:  # after a failure the ranks have begun different numbers of operations
-                self._position.count_anew()
-
-    def next_name(self, kind: str) -> str:
-        """Return a name for an eager operation without one: the n-th operation of each rank has the same name."""
-        with self._lock:
-            self._calls[kind] = number = self._calls.get(kind, 0) + 1
-        return f"{kind}.noname.{number}"
-
-    def count_anew(self) -> None:
-        """Restart the counts of operations, when all ranks are at one place after different numbers of operations."""
-        with self._lock:
-            self._calls = {}
-        if self._position is not None:
-            self._position.count_anew()
+    number: int
+    ranks: list[int]
+    negotiation: Negotiation | None
 
 
 class HorovodState:
@@ -93,6 +58,17 @@ class HorovodState:
         """Whether ``init`` was called, without ``shutdown`` since."""
         return bool(self.sets)
 
+    @property
+    def world(self) -> World:
+        """All ranks of the job.
+
+        Raises:
+          ValueError: ``init`` was not called.
+        """
+        if not self.sets:
+            raise ValueError("Horovod has not been initialized; use hvd.init().")
+        return self.job.world
+
     def begin(self) -> None:
         """Switch the automatic average off: from now on only wrapped optimizers and tapes reduce gradients.
 
@@ -113,12 +89,25 @@ class HorovodState:
         runs = process().steps.moments.runs
         if self.run_begins not in runs:  # not yet there from an earlier ``init``
             runs.append(self.run_begins)
-        self.sets[0] = ProcessSetState(0, range(self.job.world.size), self.job.world)
+        world = self.job.world
+        # The negotiation's thread has no position in the program. The rank's position counts the operations that it
+        # begins instead, since all ranks begin them in the program's order.
+        self._open(0, world, range(world.size), "all ranks", world.waits.position)
+
+    def _open(
+        self, number: int, group: Group | None, ranks: Sequence[int], words: str, position: Position | None = None
+    ) -> ProcessSetState:
+        settings = self.job.switches.settings
+        limits = settings.stall_seconds, settings.stall_abort_seconds
+        negotiation = None if group is None else Negotiation(group, words, *limits, position)
+        self.sets[number] = ProcessSetState(number, list(ranks), negotiation)
+        return self.sets[number]
 
     def run_begins(self) -> None:
         """Note that a graph is about to run: an operation that fails from now on ends this run."""
         for members in list(self.sets.values()):
-            members.run_begins()
+            if members.negotiation is not None:
+                members.negotiation.run_begins()
 
     def end(self) -> None:
         """Close all process sets: no operation can begin any more."""
@@ -129,12 +118,9 @@ class HorovodState:
 
     def add(self, ranks: Sequence[int]) -> ProcessSetState:
         """Add a process set. Collective: all ranks, which have agreed on the set."""
-        world = self.job.world
-        number = self._next
-        self._next += 1
-        members = ProcessSetState(number, ranks, world.group(ranks) if world.rank in ranks else None)
-        self.sets[number] = members
-        return members
+        number, self._next = self._next, self._next + 1
+        group = self.world.group(ranks) if self.world.rank in ranks else None
+        return self._open(number, group, ranks, f"process set {number} (ranks {', '.join(map(str, ranks))})")
 
     def remove(self, number: int) -> None:
         """Remove a process set. Collective: all ranks, which have agreed on the set."""
@@ -155,18 +141,17 @@ class HorovodState:
           ValueError: ``init`` was not called.
           UnknownProcessSet: no process set has this number.
         """
-        if not self.sets:
-            raise ValueError(NOT_INITIALIZED)
+        world = self.world
         members = None if number is None else self.sets.get(number)
         if members is None:
             raise UnknownProcessSet(
-                f"process set {number} is unknown on rank {self.job.world.rank}: give it to hvd.init(process_sets=...) "
+                f"process set {number} is unknown on rank {world.rank}: give it to hvd.init(process_sets=...) "
                 "or hvd.add_process_set on all ranks, and use it no more after hvd.remove_process_set",
             )
         return members
 
-    def own(self, number: int | None) -> tuple[ProcessSetState, Negotiation]:
-        """Return a process set of this process, and its negotiation.
+    def own(self, number: int | None) -> Negotiation:
+        """Return the negotiation of a process set of this process.
 
         Raises:
           ValueError: ``init`` was not called.
@@ -175,13 +160,9 @@ class HorovodState:
         """
         members = self.members(number)
         if members.negotiation is None:
-            raise tf.errors.InvalidArgumentError(
-                None,
-                None,
-                f"rank {self.job.world.rank} is not in process set {number} (ranks "
-                f"{', '.join(map(str, members.ranks))}): only those ranks may call its operations",
-            )
-        return members, members.negotiation
+            said = f"rank {self.world.rank} is not in process set {number} (ranks {', '.join(map(str, members.ranks))})"
+            raise tf.errors.InvalidArgumentError(None, None, f"{said}: only those ranks may call its operations")
+        return members.negotiation
 
 
 state = HorovodState()

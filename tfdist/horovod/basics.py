@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfdist.core.log import announce
-from tfdist.horovod._state import NOT_INITIALIZED, state
+from tfdist.horovod._state import state
 from tfdist.horovod.process_sets import ProcessSet, add_process_set, global_process_set
 
 
@@ -48,42 +48,36 @@ def is_initialized() -> bool:
     return state.begun
 
 
-def _world() -> Any:
-    if not state.begun:
-        raise ValueError(NOT_INITIALIZED)
-    return state.job.world
-
-
 def rank() -> int:
     """Return the rank of this process, from 0."""
-    return int(_world().rank)
+    return int(state.world.rank)
 
 
 def size() -> int:
     """Return the number of processes."""
-    return int(_world().size)
+    return int(state.world.size)
 
 
 def local_rank() -> int:
     """Return the rank of this process among the processes of its host."""
-    return int(_world().local_rank)
+    return int(state.world.local_rank)
 
 
 def local_size() -> int:
     """Return the number of processes on this host."""
-    return int(_world().local_size)
+    return int(state.world.local_size)
 
 
 def _across() -> list[int]:
     """Return the ranks with this process's local rank, one for each host that has this local rank."""
-    world = _world()
+    world = state.world
     own = world.topology.node_of(world.rank).index(world.rank)
     return [node[own] for node in world.topology.nodes if len(node) > own]
 
 
 def cross_rank() -> int:
     """Return the index of this host among the hosts that have a process of this local rank."""
-    return _across().index(_world().rank)
+    return _across().index(state.world.rank)
 
 
 def cross_size() -> int:
@@ -93,7 +87,7 @@ def cross_size() -> int:
 
 def is_homogeneous() -> bool:
     """Return whether all hosts have the same number of processes."""
-    return len({len(node) for node in _world().topology.nodes}) == 1
+    return len({len(node) for node in state.world.topology.nodes}) == 1
 
 
 def mpi_threads_supported() -> bool:
@@ -103,7 +97,7 @@ def mpi_threads_supported() -> bool:
 
 def mpi_enabled() -> bool:
     """Return whether the processes communicate through MPI: False for a single process."""
-    return bool(_world().size > 1)
+    return bool(state.world.size > 1)
 
 
 def mpi_built() -> bool:

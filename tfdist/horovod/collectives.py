@@ -113,7 +113,7 @@ def _check_slices(how: ReduceOp, scales: Scales) -> None:
 def _slices(slices: tf.IndexedSlices, how: ReduceOp, name: str | None, process_set: Any, alone: bool) -> Any:
     values, indices = grouped_allgather([slices.values, slices.indices], name, alone, process_set)
     if how == Average:
-        values = values / tf.cast(len(state.own(number_of(process_set))[0].ranks), values.dtype)
+        values = values / tf.cast(len(state.members(number_of(process_set)).ranks), values.dtype)
     return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tfdist.horovod._state import NOT_INITIALIZED, state
+from tfdist.horovod._state import state
 from tfdist.horovod.named.requests import Request
 
 
@@ -51,9 +51,8 @@ class ProcessSet:
 
     def included(self) -> bool | None:
         """Return whether this process is in the set; None if the set has no ranks yet."""
-        if not state.begun:
-            raise ValueError(NOT_INITIALIZED)
-        return None if self.ranks is None else state.job.world.rank in self.ranks
+        rank = state.world.rank
+        return None if self.ranks is None else rank in self.ranks
 
     def __str__(self) -> str:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm={self.mpi_comm})"
@@ -74,7 +73,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """
     made = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     ranks = made.ranks or []
-    size = state.members(0).ranks[-1] + 1
+    size = state.world.size
     if not ranks or len(set(ranks)) < len(ranks) or ranks[0] < 0 or ranks[-1] >= size:
         raise ValueError(f"{made}: a process set has one or more of the ranks 0 to {size - 1}, each once")
     if any(members.ranks == ranks for members in state.sets.values()):
@@ -107,8 +106,8 @@ def number_of(process_set: Any) -> int | None:
 
 
 def _agree(what: str) -> None:
-    members, negotiation = state.own(0)
-    negotiation.begin(Request("process set", members.next_name("process set"), op=what)).result()
+    negotiation = state.own(0)
+    negotiation.begin(Request("process set", negotiation.next_name("process set"), op=what)).result()
 
 
 __all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]

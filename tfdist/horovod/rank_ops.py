@@ -57,7 +57,7 @@ def join() -> tf.Tensor:
     thread.join()  # all ranks have joined, so this does not wait
     if failures:
         raise failures[0]
-    operation.members.count_anew()
+    operation.negotiation.count_anew()
     return last
 
 
@@ -73,7 +73,7 @@ def barrier(process_set: Any = global_process_set) -> Any:
 
 def rank_op(name: str | None = None) -> tf.Tensor:
     """Return the rank of this process: int32 scalar."""
-    return tf.constant(state.members(0) and state.job.world.rank, tf.int32, name=name)
+    return tf.constant(state.world.rank, tf.int32, name=name)
 
 
 def size_op(process_set_id: int | None = 0, name: str | None = None) -> tf.Tensor:
@@ -83,14 +83,14 @@ def size_op(process_set_id: int | None = 0, name: str | None = None) -> tf.Tenso
 
 def local_rank_op(name: str | None = None) -> tf.Tensor:
     """Return the rank of this process on its host: int32 scalar."""
-    return tf.constant(state.members(0) and state.job.world.local_rank, tf.int32, name=name)
+    return tf.constant(state.world.local_rank, tf.int32, name=name)
 
 
 def local_size_op(name: str | None = None) -> tf.Tensor:
     """Return the number of processes on this host: int32 scalar."""
-    return tf.constant(state.members(0) and state.job.world.local_size, tf.int32, name=name)
+    return tf.constant(state.world.local_size, tf.int32, name=name)
 
 
 def process_set_included_op(process_set_id: int | None = 0, name: str | None = None) -> tf.Tensor:
     """Return whether this process is in a process set: int32 scalar, 0 or 1."""
-    return tf.constant(int(state.job.world.rank in state.members(process_set_id).ranks), tf.int32, name=name)
+    return tf.constant(int(state.world.rank in state.members(process_set_id).ranks), tf.int32, name=name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from tfdist.horovod.named.requests import Request, check
 from tfdist.transport import agreement
 from tfdist.transport.errors import PeerError
 from tfdist.transport.interfaces import Group
+from tfdist.transport.saves import Position
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 1e-4, 0.02  # between rounds without new requests
 _NO_OTHER_SECONDS = 8.0  # for eager operations: threads that wait for their own operations begin no other
@@ -51,10 +53,10 @@ class Negotiation:
       words: name of the process set for messages.
       stall_seconds: seconds after which rank 0 logs that the ranks wait for different operations.
       abort_seconds: seconds after which these operations fail.
-      count: function to call when an operation begins.
+      position: the rank's position in the program, where operations are counted; None for a part of the ranks.
 
     Attributes:
-      failures: number of graph runs that have failed; the same on all ranks.
+      group: the group of its ranks.
     """
 
     def __init__(
@@ -63,15 +65,16 @@ class Negotiation:
         words: str,
         stall_seconds: float,
         abort_seconds: float,
-        count: Callable[[], object] = lambda: None,
+        position: Position | None = None,
     ) -> None:
-        self._group = group
-        self._count = count
+        self.group = group
+        self._position = position
         self._words = words
         # Opened here and not by the thread, since all ranks must make communicators in the same order.
         self._channel = group.channel(f"Horovod operations of {words}")
         self._channel.background = True
-        self.failures = 0
+        self._calls: Counter[str] = Counter()
+        self._failures = self._before_run = 0  # failed runs of graphs, the same on all ranks; those before the last run
         self._stall_seconds, self._abort_seconds = stall_seconds, abort_seconds
         self._changed = threading.Condition()
         self._new: list[Request] = []
@@ -84,13 +87,32 @@ class Negotiation:
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
 
-    def begin(self, request: Request, arrays: Sequence[np.ndarray] = (), failures: int | None = None) -> Results:
+    def next_name(self, kind: str) -> str:
+        """Return a name for an eager operation without one: the n-th operation of each rank has the same name."""
+        with self._changed:
+            self._calls[kind] += 1
+            return f"{kind}.noname.{self._calls[kind]}"
+
+    def count_anew(self) -> None:
+        """Restart the counts of operations, when all ranks are at one place after different numbers of operations."""
+        with self._changed:
+            self._calls.clear()
+        if self._position is not None:
+            self._position.count_anew()
+
+    def run_begins(self) -> None:
+        """Note that a graph is about to run: an operation that fails from now on ends this run."""
+        with self._changed:
+            failed, self._before_run = self._before_run != self._failures, self._failures
+        if failed and self._position is not None:  # the ranks have begun different numbers of operations
+            self._position.count_anew()
+
+    def begin(self, request: Request, arrays: Sequence[np.ndarray] = ()) -> Results:
         """Begin an operation, which all ranks must begin at some time, and return its results to come.
 
         Args:
           request: the request of the operation.
           arrays: arrays that no other code changes.
-          failures: value of ``failures`` when the run of its graph began; None if it is in no graph.
 
         Raises:
           tf.errors.FailedPreconditionError: another operation of this run has failed.
@@ -104,14 +126,15 @@ class Negotiation:
                 raise self._failure
             if self._closed:
                 raise RuntimeError(f"{request}: {self._words} is not in use any more")
-            if failures is not None and failures != self.failures:
+            if request.in_graph and self._before_run != self._failures:
                 raise _failed(f"{request}: another operation of this run has failed")
             if request.name in self._own:
                 said = (
                     f"{request}: another operation of this name is under way; give operations that overlap other names"
                 )
                 raise tf.errors.InvalidArgumentError(None, None, said)
-            self._count()
+            if self._position is not None:
+                self._position.count()
             self._own[request.name] = one
             self._new.append(request)
             if self._thread is None:
@@ -215,7 +238,7 @@ class Negotiation:
         """Execute the operations that all ranks have begun. If one of a graph fails, its run fails on all ranks."""
         failed: list[tuple[Results, Exception]] = []
         ends_runs: Exception | None = None
-        size, ranks = self._channel.size, self._group.ranks
+        size, ranks = self._channel.size, self.group.ranks
         for name in [n for n, of in self._known.items() if all(r in of or r in self._joined for r in range(size))]:
             of_ranks = dict(sorted(self._known.pop(name).items()))
             own = self._own.get(name) if self._channel.rank in of_ranks else None
@@ -244,7 +267,7 @@ class Negotiation:
         """Fail operations that only some ranks have begun, on those ranks; also those that this rank will tell next."""
         names = {name for name, of_ranks in self._known.items() if any(map(which, of_ranks.values()))}
         with self._changed:
-            self.failures += failures
+            self._failures += failures
             names |= {one.name for one in self._new if which(one)}
             self._new = [one for one in self._new if one.name not in names]
             ended = [self._own.pop(name) for name in names if name in self._own]
@@ -261,7 +284,7 @@ class Negotiation:
     def _missing(self) -> str:
         """Return a message with the operations that wait, and the ranks that have not begun them."""
         waiting = {
-            name: [self._group.ranks[r] for r in range(self._group.size) if r not in of and r not in self._joined]
+            name: [self.group.ranks[r] for r in range(self.group.size) if r not in of and r not in self._joined]
             for name, of in self._known.items()
         }
         said = "; ".join(
