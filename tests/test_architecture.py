@@ -21,7 +21,7 @@ ROOMS = {
     "start, api api_collectives api_ddl api_updates schedules ddl_keras extend, __init__, keras horovod doctor, "
     "__main__",
     "tfdist.horovod": "named, _state, process_sets, _operation ops compression sync_batch_norm, "
-    "collectives rank_ops basics, _reduction functions, optimizers elastic, mpi_ops, __init__, keras, names",
+    "collectives basics, rank_ops _reduction functions, optimizers elastic, mpi_ops, __init__, keras, names",
     "nmt": "core, text demo, model, reporting scoring, checkpoints search, train, options, runs, "
     "nmt prepare phrasebook datasets shortlist tune_search translate score export report",
     "nmt.model": "architecture, parts, interface, lstm convs2s transformer, registry, "

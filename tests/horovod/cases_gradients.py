@@ -343,7 +343,6 @@ def case_wrong_arguments() -> None:
         "backward_passes_per_step": {"backward_passes_per_step": 0},
         "average_aggregated": {"op": hvd.Adasum, "average_aggregated_gradients": True},
         "Adasum": {"op": hvd.Adasum},
-        "groups": {"groups": "all"},
     }
     for words, options in wrong.items():
         with pytest.raises(ValueError, match=words):
@@ -354,8 +353,6 @@ def case_wrong_arguments() -> None:
         hvd.DistributedOptimizer(hvd.DistributedOptimizer(sgd(RATE)))
     with pytest.raises(tf.errors.InvalidArgumentError, match="unknown"):
         hvd.DistributedOptimizer(sgd(RATE), process_set=hvd.ProcessSet([0]))
-    with pytest.warns(DeprecationWarning, match="num_groups"):
-        hvd.DistributedOptimizer(sgd(RATE), num_groups=2)
     hvd.DistributedOptimizer(sgd(RATE), groups=[[tf.Variable(1.0)]], name="n", device_dense="/cpu:0")
 
 

@@ -6,42 +6,23 @@ After ``hvd.init()`` nothing is averaged or broadcast automatically. Only ``Dist
 
 from __future__ import annotations
 
-from tfdist.horovod import basics, elastic, functions, mpi_ops
+from tfdist.horovod import basics, collectives, elastic, functions, mpi_ops, ops, optimizers, process_sets, rank_ops
 from tfdist.horovod.basics import *  # noqa: F403
+from tfdist.horovod.collectives import *  # noqa: F403
 from tfdist.horovod.compression import Compression
-from tfdist.horovod.functions import (
-    BroadcastGlobalVariablesHook,
-    allgather_object,
-    broadcast_global_variables,
-    broadcast_object,
-    broadcast_object_fn,
-    broadcast_variables,
-)
-from tfdist.horovod.mpi_ops import *  # noqa: F403
-from tfdist.horovod.optimizers import (
-    DistributedGradientTape,
-    DistributedOptimizer,
-    PartialDistributedGradientTape,
-    PartialDistributedOptimizer,
-)
+from tfdist.horovod.functions import *  # noqa: F403
+from tfdist.horovod.mpi_ops import gpu_available
+from tfdist.horovod.ops import *  # noqa: F403
+from tfdist.horovod.optimizers import *  # noqa: F403
+from tfdist.horovod.process_sets import *  # noqa: F403
+from tfdist.horovod.rank_ops import *  # noqa: F403
 from tfdist.horovod.sync_batch_norm import SyncBatchNormalization
 
-__all__ = [
-    "BroadcastGlobalVariablesHook",
-    "Compression",
-    "DistributedGradientTape",
-    "DistributedOptimizer",
-    "PartialDistributedGradientTape",
-    "PartialDistributedOptimizer",
-    "SyncBatchNormalization",
-    "allgather_object",
-    "broadcast_global_variables",
-    "broadcast_object",
-    "broadcast_object_fn",
-    "broadcast_variables",
-    "elastic",
-    "functions",
-    "mpi_ops",
-]
+__all__ = ["Compression", "SyncBatchNormalization", "elastic", "functions", "gpu_available", "mpi_ops"]
 __all__ += basics.__all__
-__all__ += [name for name in mpi_ops.__all__ if name not in basics.__all__]
+__all__ += collectives.__all__
+__all__ += functions.__all__
+__all__ += ops.__all__
+__all__ += optimizers.__all__
+__all__ += process_sets.__all__
+__all__ += rank_ops.__all__

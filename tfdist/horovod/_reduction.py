@@ -5,7 +5,6 @@ It uses the static order and the engine of the automatic average: see ``graph.gr
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -39,16 +38,13 @@ class GradientReduction:
         sparse_as_dense: bool = False,
         op: Any = Average,
         gradient_predivide_factor: float = 1.0,
-        backward_passes_per_step: int = 1,
-        average_aggregated_gradients: bool = False,
-        groups: Any = None,
-        num_groups: int = 0,
         process_set: Any = global_process_set,
         scale_local_gradients: bool = True,
+        backward_passes_per_step: int = 1,
+        average_aggregated_gradients: bool = False,
     ) -> None:
         self.op = op_of(op, None)
         _check(self.op, gradient_predivide_factor, backward_passes_per_step, average_aggregated_gradients)
-        _check_groups(groups, num_groups)
         self._number = number_of(process_set)
         state.members(self._number)
         self._compression = compression
@@ -135,7 +131,7 @@ class GradientReduction:
         stay = [i for i in there if i not in shared]
         if stay and held is not None:  # the sum over several passes, of this rank alone
             added = AverageReducer(state.job, held).reduce(
-                [own[i] for i in stay], [variable_name(pairs[i][1]) for i in stay], state.alone()
+                [own[i] for i in stay], [variable_name(pairs[i][1]) for i in stay], state.alone
             )
             for i, gradient in zip(stay, added, strict=True):
                 own[i] = times(gradient, self.steps if self._sums else 1)
@@ -185,14 +181,6 @@ def _check(op: ReduceOp, predivide: float, steps: int, average_aggregated: bool)
         raise ValueError("average_aggregated_gradients=True with op=hvd.Adasum: leave it out")
 
 
-def _check_groups(groups: Any, num_groups: int) -> None:
-    if num_groups:
-        warnings.warn("num_groups is older than groups, which has the same meaning", DeprecationWarning, stacklevel=4)
-        groups = num_groups if groups is None else groups
-    if groups is not None and not isinstance(groups, list) and not (isinstance(groups, int) and groups >= 0):
-        raise ValueError(f"groups={groups!r} must be a number from 0, or lists of variables")
-
-
 def _tensor(gradient: Any, dense: bool) -> Any:
     if gradient is None or (isinstance(gradient, tf.IndexedSlices) and not dense):
         return gradient
@@ -200,8 +188,17 @@ def _tensor(gradient: Any, dense: bool) -> Any:
 
 
 def _built(gradient: Any) -> int:
-    tensor = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    tensor = _values(gradient)
     return order(tensor.op) if is_symbolic(tensor) else 0
+
+
+def _values(gradient: Any) -> Any:
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def _with_values(gradient: Any, values: Any) -> Any:
+    slices = isinstance(gradient, tf.IndexedSlices)
+    return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape) if slices else values
 
 
 def _sum(a: Any, b: Any) -> Any:
@@ -209,15 +206,9 @@ def _sum(a: Any, b: Any) -> Any:
 
 
 def _compressed(gradient: Any, compression: Any, factor: float) -> tuple[Any, Any]:
-    gradient = times(gradient, factor)
-    if isinstance(gradient, tf.IndexedSlices):
-        values, context = compression.compress(gradient.values)
-        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape), context
-    return compression.compress(gradient)  # type: ignore[no-any-return]
+    values, context = compression.compress(times(_values(gradient), factor))
+    return _with_values(gradient, values), context
 
 
 def _decompressed(gradient: Any, compression: Any, context: Any, factor: float) -> Any:
-    if isinstance(gradient, tf.IndexedSlices):
-        values = compression.decompress(gradient.values, context)
-        return times(tf.IndexedSlices(values, gradient.indices, gradient.dense_shape), factor)
-    return times(compression.decompress(gradient, context), factor)
+    return _with_values(gradient, times(compression.decompress(_values(gradient), context), factor))

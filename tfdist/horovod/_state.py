@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -50,7 +51,6 @@ class HorovodState:
         self.job = process().job
         self.sets: dict[int, ProcessSetState] = {}
         self.reduced_by: set[str] = set()
-        self._alone: Group | None = None
         self._next = 1
 
     @property
@@ -128,11 +128,10 @@ class HorovodState:
         if members.negotiation is not None:
             members.negotiation.close()
 
+    @functools.cached_property
     def alone(self) -> Group:
-        """Return a group of this rank alone."""
-        if self._alone is None:
-            self._alone = self.job.world.group([self.job.world.rank])
-        return self._alone
+        """Group of this rank alone."""
+        return self.job.world.group([self.job.world.rank])
 
     def members(self, number: int | None) -> ProcessSetState:
         """Return the process set of a number.

@@ -82,25 +82,24 @@ def grouped_allreduce(
 ) -> list[Any]:
     """Reduce several tensors over the ranks in one operation: see ``allreduce``."""
     how, scales = op_of(op, average), (float(prescale_factor), float(postscale_factor))
-    slices = [i for i, t in enumerate(tensors) if isinstance(t, tf.IndexedSlices)]
-    if slices:
-        _check_slices(how, scales)
-        names = {i: None if name is None else f"{name}.{i}" if len(tensors) > 1 else name for i in slices}
-        found = {i: _slices(tensors[i], how, names[i], process_set, ignore_name_scope) for i in slices}
-        rest = [i for i in range(len(tensors)) if i not in found]
-        if rest:
-            dense = grouped_allreduce(
-                [tensors[i] for i in rest], compression=compression, op=how, process_set=process_set,
-                ignore_name_scope=ignore_name_scope, name=name,
-            )  # fmt: skip
-            found.update(zip(rest, dense, strict=True))
-        return [found[i] for i in range(len(tensors))]
+    if any(isinstance(t, tf.IndexedSlices) for t in tensors):  # slices need an operation of their own
+        if len(tensors) == 1:
+            return [_slices(tensors[0], how, scales, name, process_set, ignore_name_scope)]
+        return [
+            allreduce(
+                t, compression=compression, op=how, prescale_factor=scales[0], postscale_factor=scales[1],
+                name=name and f"{name}.{i}", process_set=process_set, ignore_name_scope=ignore_name_scope,
+            )
+            for i, t in enumerate(tensors)
+        ]  # fmt: skip
     packed = [compression.compress(tf.convert_to_tensor(t)) for t in tensors]
     reduced = _reduced("allreduce", [t for t, _ in packed], how, scales, name, process_set, ignore_name_scope)
     return [compression.decompress(t, context) for t, (_, context) in zip(reduced, packed, strict=True)]
 
 
-def _check_slices(how: ReduceOp, scales: Scales) -> None:
+def _slices(
+    slices: tf.IndexedSlices, how: ReduceOp, scales: Scales, name: str | None, process_set: Any, alone: bool
+) -> Any:
     if how not in (Average, Sum):
         raise NotImplementedError(
             f"{how.name} of tf.IndexedSlices: only Sum and Average are supported; for another op make them dense "
@@ -108,9 +107,6 @@ def _check_slices(how: ReduceOp, scales: Scales) -> None:
         )
     if scales != (1.0, 1.0):
         raise NotImplementedError(f"prescale and postscale factors {scales} with tf.IndexedSlices: make them dense")
-
-
-def _slices(slices: tf.IndexedSlices, how: ReduceOp, name: str | None, process_set: Any, alone: bool) -> Any:
     values, indices = grouped_allgather([slices.values, slices.indices], name, alone, process_set)
     if how == Average:
         values = values / tf.cast(len(state.members(number_of(process_set)).ranks), values.dtype)
@@ -335,3 +331,15 @@ def alltoall(
 
     received = differentiable(tensor, forward, backward)
     return received if splits is None else (received, tf.cast(counts[0], tf.int32))
+
+
+__all__ = [
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "broadcast",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "reducescatter",
+]

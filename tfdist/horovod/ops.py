@@ -36,3 +36,6 @@ def op_of(op: Any, average: bool | None) -> ReduceOp:
     except ValueError:
         names = ", ".join(f"hvd.{one.name}" for one in ReduceOp)
         raise ValueError(f"op={op!r} must be one of {names}") from None
+
+
+__all__ = ["Adasum", "Average", "Max", "Min", "Product", "Sum"]

@@ -24,23 +24,13 @@ class _Wrapped(_V1):  # type: ignore[misc,valid-type]
         super().__init__(name=name or f"Distributed{type(optimizer).__name__}", use_locking=use_locking)
         self._optimizer = optimizer
         self._reduction = reduction
+        self.get_slot, self.get_slot_names = optimizer.get_slot, optimizer.get_slot_names
+        self.variables = optimizer.variables
         reduction.begin()
 
     def register_local_var(self, var: Any) -> None:
         """Exclude a variable's gradients from the reduction: each rank keeps its own."""
         self._reduction.register_local_var(var)
-
-    def get_slot(self, *args: Any, **kwargs: Any) -> Any:
-        """See the wrapped optimizer."""
-        return self._optimizer.get_slot(*args, **kwargs)
-
-    def get_slot_names(self, *args: Any, **kwargs: Any) -> Any:
-        """See the wrapped optimizer."""
-        return self._optimizer.get_slot_names(*args, **kwargs)
-
-    def variables(self, *args: Any, **kwargs: Any) -> Any:
-        """See the wrapped optimizer."""
-        return self._optimizer.variables(*args, **kwargs)
 
 
 class _ReducingOptimizer(_Wrapped):
@@ -128,7 +118,7 @@ def DistributedOptimizer(
         changes are combined.
       gradient_predivide_factor: divisor before the sum; after it, the sum is divided by number of ranks / this factor.
       average_aggregated_gradients: divide the sum of passes by ``backward_passes_per_step``.
-      num_groups: older argument, now ``groups``.
+      num_groups: has no meaning here, as ``groups``.
       groups: has no meaning here, where gradients are cut into buckets by size.
       process_set: the process set that takes part; ranks outside it apply their own gradients.
       scale_local_gradients: divide the gradients of local variables (``register_local_var``) by the number of ranks.
@@ -139,8 +129,8 @@ def DistributedOptimizer(
       tf.errors.InvalidArgumentError: an unknown process set.
     """
     reduction = GradientReduction(
-        compression, sparse_as_dense, op, gradient_predivide_factor, backward_passes_per_step,
-        average_aggregated_gradients, groups, num_groups, process_set, scale_local_gradients,
+        compression, sparse_as_dense, op, gradient_predivide_factor, process_set, scale_local_gradients,
+        backward_passes_per_step, average_aggregated_gradients,
     )  # fmt: skip
     if isinstance(optimizer, _Wrapped) or reduction_of(optimizer) is not None:
         raise ValueError(f"{type(optimizer).__name__} is a DistributedOptimizer already: wrap an optimizer once")
@@ -232,11 +222,8 @@ def DistributedGradientTape(
     scale_local_gradients: bool = True,
 ) -> Any:
     """Return a tape that reduces gradients over the ranks. Arguments and errors: see ``DistributedOptimizer``."""
-    reduction = GradientReduction(
-        compression, sparse_as_dense, op, gradient_predivide_factor, 1, False, groups, num_groups, process_set,
-        scale_local_gradients,
-    )  # fmt: skip
-    return _Tape(gradtape, reduction)
+    options = compression, sparse_as_dense, op, gradient_predivide_factor, process_set, scale_local_gradients
+    return _Tape(gradtape, GradientReduction(*options))
 
 
 def PartialDistributedGradientTape(gradtape: Any, *, local_layers: Any = None, **options: Any) -> Any:
@@ -254,3 +241,11 @@ def PartialDistributedGradientTape(gradtape: Any, *, local_layers: Any = None, *
     for variable in local_variables(local_layers):
         tape.register_local_source(variable)
     return tape
+
+
+__all__ = [
+    "DistributedGradientTape",
+    "DistributedOptimizer",
+    "PartialDistributedGradientTape",
+    "PartialDistributedOptimizer",
+]

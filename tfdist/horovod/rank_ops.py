@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.graph import function_state
+from tfdist.horovod import basics
 from tfdist.horovod._operation import Operation
 from tfdist.horovod._state import state
 from tfdist.horovod.process_sets import global_process_set
@@ -71,9 +73,20 @@ def barrier(process_set: Any = global_process_set) -> Any:
     return done.op if done is not None and function_state.in_session() else None
 
 
-def rank_op(name: str | None = None) -> tf.Tensor:
-    """Return the rank of this process: int32 scalar."""
-    return tf.constant(state.world.rank, tf.int32, name=name)
+def _constant(what: Callable[[], int], told: str) -> Callable[..., tf.Tensor]:
+    """Return a function that returns a number of this process as a tensor."""
+
+    def function(name: str | None = None) -> tf.Tensor:
+        return tf.constant(what(), tf.int32, name=name)
+
+    function.__name__ = function.__qualname__ = f"{what.__name__}_op"
+    function.__doc__ = f"Return the {told}: int32 scalar."
+    return function
+
+
+rank_op = _constant(basics.rank, "rank of this process")
+local_rank_op = _constant(basics.local_rank, "rank of this process on its host")
+local_size_op = _constant(basics.local_size, "number of processes on this host")
 
 
 def size_op(process_set_id: int | None = 0, name: str | None = None) -> tf.Tensor:
@@ -81,16 +94,17 @@ def size_op(process_set_id: int | None = 0, name: str | None = None) -> tf.Tenso
     return tf.constant(len(state.members(process_set_id).ranks), tf.int32, name=name)
 
 
-def local_rank_op(name: str | None = None) -> tf.Tensor:
-    """Return the rank of this process on its host: int32 scalar."""
-    return tf.constant(state.world.local_rank, tf.int32, name=name)
-
-
-def local_size_op(name: str | None = None) -> tf.Tensor:
-    """Return the number of processes on this host: int32 scalar."""
-    return tf.constant(state.world.local_size, tf.int32, name=name)
-
-
 def process_set_included_op(process_set_id: int | None = 0, name: str | None = None) -> tf.Tensor:
     """Return whether this process is in a process set: int32 scalar, 0 or 1."""
     return tf.constant(int(state.world.rank in state.members(process_set_id).ranks), tf.int32, name=name)
+
+
+__all__ = [
+    "barrier",
+    "join",
+    "local_rank_op",
+    "local_size_op",
+    "process_set_included_op",
+    "rank_op",
+    "size_op",
+]

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdist.horovod import basics, collectives, optimizers
+from tfdist.horovod import basics, collectives, ops, optimizers, process_sets
 from tfdist.horovod.basics import *  # noqa: F403
 from tfdist.horovod.compression import Compression
 from tfdist.horovod.functions import allgather_object, broadcast_object, broadcast_variables
 from tfdist.horovod.functions import broadcast_global_variables as _in_graph
 from tfdist.horovod.keras import callbacks, elastic
-from tfdist.horovod.ops import Adasum, Average, Max, Min, Product, Sum
+from tfdist.horovod.ops import *  # noqa: F403
 from tfdist.horovod.optimizers import PartialDistributedOptimizer
-from tfdist.horovod.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from tfdist.horovod.process_sets import *  # noqa: F403
 from tfdist.horovod.sync_batch_norm import SyncBatchNormalization
 
 
@@ -50,22 +50,9 @@ def broadcast_global_variables(root_rank: int) -> None:
     tf.compat.v1.keras.backend.get_session().run(operation)
 
 
-def allreduce(
-    value: Any,
-    name: str | None = None,
-    average: bool | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    op: Any = None,
-    compression: Any = Compression.none,
-) -> np.ndarray:
+def allreduce(value: Any, name: str | None = None, average: bool | None = None, **options: Any) -> np.ndarray:
     """Return a value reduced over the ranks: see ``tfdist.horovod.allreduce``. Collective: all ranks."""
-    return _value(
-        collectives.allreduce(
-            tf.constant(value), average, compression=compression, op=op, prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor, name=name,
-        )
-    )  # fmt: skip
+    return _value(collectives.allreduce(tf.constant(value), average, name=name, **options))
 
 
 def allgather(value: Any, name: str | None = None) -> np.ndarray:
@@ -78,7 +65,7 @@ def broadcast(value: Any, root_rank: int, name: str | None = None) -> np.ndarray
     return _value(collectives.broadcast(tf.constant(value), root_rank, name))
 
 
-def reducescatter(value: Any, name: str | None = None, op: Any = Average) -> np.ndarray:
+def reducescatter(value: Any, name: str | None = None, op: Any = ops.Average) -> np.ndarray:
     """Return this rank's rows of the reduced value: see ``tfdist.horovod.reducescatter``. Collective: all ranks."""
     return _value(collectives.reducescatter(tf.constant(value), op=op, name=name))
 
@@ -107,18 +94,10 @@ def load_model(
 
 
 __all__ = [
-    "Adasum",
-    "Average",
     "Compression",
     "DistributedOptimizer",
-    "Max",
-    "Min",
     "PartialDistributedOptimizer",
-    "ProcessSet",
-    "Product",
-    "Sum",
     "SyncBatchNormalization",
-    "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
@@ -128,9 +107,9 @@ __all__ = [
     "broadcast_variables",
     "callbacks",
     "elastic",
-    "global_process_set",
     "load_model",
     "reducescatter",
-    "remove_process_set",
 ]
 __all__ += basics.__all__
+__all__ += ops.__all__
+__all__ += process_sets.__all__
