@@ -15,7 +15,7 @@ from tfdist.engine.other_exchanges import own_copy
 from tfdist.graph import function_state
 from tfdist.graph.op_builder import call_back
 from tfdist.horovod._state import state
-from tfdist.horovod.named.negotiation import Negotiation, Results
+from tfdist.horovod.named.negotiation import Results
 from tfdist.horovod.named.requests import Kind, Request, tensors_of
 from tfdist.horovod.named.signals import Signal
 from tfdist.horovod.process_sets import number_of
@@ -45,22 +45,23 @@ class Operation:
         self.negotiation = state.own(number_of(process_set))
         self.rank, self.size = self.negotiation.group.rank, self.negotiation.group.size
         self._in_graph = any(is_symbolic(t) for t in tensors) or not tf.executing_eagerly()
-        self.name = _name(kind, name, tensors, self._in_graph, self.negotiation, ignore_name_scope)
+        if self._in_graph:
+            self.name = _name_in_graph(kind, name, tensors, ignore_name_scope)
+        else:
+            self.name = name or self.negotiation.next_name(kind)
 
     def run(
         self,
         tensors: Sequence[Any],
-        outputs: Sequence[tf.TensorSpec],
         wrong: Callable[[Sequence[np.ndarray]], str] = lambda arrays: "",
         **said: Any,
     ) -> list[tf.Tensor]:
-        """Execute or build the operation, and return its results.
+        """Execute or build the operation, and return its results, one for each argument; or a number without arguments.
 
         Collective: the process set's ranks.
 
         Args:
           tensors: the arguments.
-          outputs: dtypes and static shapes of the results.
           wrong: function that returns an error message about the arguments' values; empty if they are right.
           **said: further attributes of the ``Request``.
 
@@ -78,9 +79,18 @@ class Operation:
             return self.negotiation.begin(request, arrays)
 
         if self._in_graph:
+            outputs = [self._output(t) for t in tensors] or [tf.TensorSpec([], tf.int32)]
             return self._built(begin, [tf.convert_to_tensor(t) for t in tensors], outputs)
         results = begin([t.numpy() for t in tensors]).result()
-        return [tf.constant(array, spec.dtype) for array, spec in zip(results, outputs, strict=False)]
+        dtypes = [t.dtype for t in tensors] or [tf.int32]
+        return [tf.constant(array, dtype) for array, dtype in zip(results, dtypes, strict=True)]
+
+    def _output(self, tensor: tf.Tensor) -> tf.TensorSpec:
+        """Return the dtype and static shape of the result for an argument."""
+        shape = tensor.shape
+        if self._kind in ("allgather", "alltoall", "reducescatter"):
+            shape = [None, *shape[1:]] if shape.rank else None
+        return tf.TensorSpec(shape, tensor.dtype)
 
     def _built(
         self, begin: Callable[[Sequence[Any]], Results], tensors: Sequence[tf.Tensor], outputs: Sequence[tf.TensorSpec]
@@ -96,7 +106,7 @@ class Operation:
             return np.array(number, np.int64)
 
         def finish(number: np.ndarray) -> list[np.ndarray]:
-            return underway.pop(int(number)).result() or [np.array(True)]
+            return underway.pop(int(number)).result()
 
         graph = tf.compat.v1.get_default_graph()
         known, signal = len(graph.get_operations()), Signal()
@@ -108,7 +118,7 @@ class Operation:
             with tf.control_dependencies(number):
                 ended = signal.wait()
             with tf.control_dependencies([ended]):
-                results = call_back(finish, outputs or [tf.TensorSpec([], tf.bool)], state.job, number)
+                results = call_back(finish, outputs, state.job, number)
         manager = getattr(graph, "experimental_acd_manager", None)
         if manager is not None and self._kind not in ("barrier", "join"):
             for op in graph.get_operations()[known:]:  # else they would be executed in sequence, in this rank's order
@@ -116,12 +126,8 @@ class Operation:
         return results
 
 
-def _name(
-    kind: str, given: str | None, tensors: Sequence[Any], in_graph: bool, negotiation: Negotiation, alone: bool
-) -> str:
-    """Return the name by which the ranks match this operation: the same on all ranks."""
-    if not in_graph:
-        return given or negotiation.next_name(kind)
+def _name_in_graph(kind: str, given: str | None, tensors: Sequence[Any], alone: bool) -> str:
+    """Return the name by which the ranks match an operation of a graph: the same on all ranks."""
     graph = tf.compat.v1.get_default_graph()
     scope = "" if alone else graph.get_name_scope()
     if given:
@@ -135,9 +141,3 @@ def derivative_name(name: str) -> str:
     return (
         name if tf.executing_eagerly() else str(tf.compat.v1.get_default_graph().unique_name(name, mark_as_used=True))
     )
-
-
-def spec(tensor: Any, rows: bool = False) -> tf.TensorSpec:
-    """Return the dtype and static shape of a result that is like its argument; with ``rows``, any number of rows."""
-    shape = tensor.shape
-    return tf.TensorSpec([None, *shape[1:]] if rows and shape.rank else None if rows else shape, tensor.dtype)

@@ -5,6 +5,7 @@ It uses the static order and the engine of the automatic average: see ``graph.gr
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from tfdist.updates.conditional import update_if
 Pairs = Sequence[tuple[Any, Any]]
 
 
+@dataclasses.dataclass(eq=False)
 class GradientReduction:
     """The reduction of one optimizer's or tape's gradients. Arguments: see ``DistributedOptimizer``.
 
@@ -32,27 +34,20 @@ class GradientReduction:
       steps: number of backward passes whose gradients are added up before a reduction.
     """
 
-    def __init__(
-        self,
-        compression: Any = Compression.none,
-        sparse_as_dense: bool = False,
-        op: Any = Average,
-        gradient_predivide_factor: float = 1.0,
-        process_set: Any = global_process_set,
-        scale_local_gradients: bool = True,
-        backward_passes_per_step: int = 1,
-        average_aggregated_gradients: bool = False,
-    ) -> None:
-        self.op = op_of(op, None)
-        _check(self.op, gradient_predivide_factor, backward_passes_per_step, average_aggregated_gradients)
-        self._number = number_of(process_set)
+    compression: Any = Compression.none
+    sparse_as_dense: bool = False
+    op: Any = Average
+    gradient_predivide_factor: float = 1.0
+    process_set: Any = global_process_set
+    scale_local_gradients: bool = True
+    steps: int = 1
+    average_aggregated_gradients: bool = False
+
+    def __post_init__(self) -> None:
+        self.op = op_of(self.op, None)
+        _check(self.op, self.gradient_predivide_factor, self.steps, self.average_aggregated_gradients)
+        self._number = number_of(self.process_set)
         state.members(self._number)
-        self._compression = compression
-        self._sparse_as_dense = sparse_as_dense
-        self._predivide = float(gradient_predivide_factor)
-        self.steps = int(backward_passes_per_step)
-        self._sums = not average_aggregated_gradients
-        self._scale_local = scale_local_gradients
         self._local: set[Hashable] = set()
         self._known: dict[Hashable, Any] = {}
         self._held: list[Any] = []
@@ -119,9 +114,9 @@ class GradientReduction:
         """
         members = self.members
         size = len(members.ranks)
-        own = [_tensor(gradient, self._sparse_as_dense) for gradient, _ in pairs]
+        own = [_tensor(gradient, self.sparse_as_dense) for gradient, _ in pairs]
         local = [variable_key(variable) in self._local for _, variable in pairs]
-        if self._scale_local and size > 1:
+        if self.scale_local_gradients and size > 1:
             own = [times(g, 1 / size) if stays and g is not None else g for g, stays in zip(own, local, strict=True)]
         there = [i for i, gradient in enumerate(own) if gradient is not None]
         there.sort(key=lambda i: _built(own[i]))  # the order of the backward pass, which is the same on all ranks
@@ -134,14 +129,14 @@ class GradientReduction:
                 [own[i] for i in stay], [variable_name(pairs[i][1]) for i in stay], state.alone
             )
             for i, gradient in zip(stay, added, strict=True):
-                own[i] = times(gradient, self.steps if self._sums else 1)
+                own[i] = times(gradient, 1 if self.average_aggregated_gradients else self.steps)
         return [(gradient, variable) for gradient, (_, variable) in zip(own, pairs, strict=True)]
 
     def _reduce(
         self, own: list[Any], chosen: Sequence[int], pairs: Pairs, members: ProcessSetState, held: Accumulated | None
     ) -> None:
         """Reduce the chosen gradients in place in ``own``. Collective: the process set's ranks."""
-        packed = [_compressed(own[i], self._compression, 1 / self._predivide) for i in chosen]
+        packed = [_compressed(own[i], self.compression, 1 / self.gradient_predivide_factor) for i in chosen]
         names = [variable_name(pairs[i][1]) for i in chosen]
         gradients = [gradient for gradient, _ in packed]
         assert members.negotiation is not None
@@ -149,10 +144,10 @@ class GradientReduction:
             found = grouped_allreduce(gradients, op=Adasum, process_set=members.number)
         else:
             found = AverageReducer(state.job, held).reduce(gradients, names, members.negotiation.group)
-        factor = self._predivide * (len(members.ranks) if self.op == ReduceOp.Sum else 1)
-        factor *= self.steps if held is not None and self._sums else 1
+        factor = self.gradient_predivide_factor * (len(members.ranks) if self.op == ReduceOp.Sum else 1)
+        factor *= 1 if held is None or self.average_aggregated_gradients else self.steps
         for i, gradient, (_, context) in zip(chosen, found, packed, strict=True):
-            own[i] = _decompressed(gradient, self._compression, context, factor)
+            own[i] = _decompressed(gradient, self.compression, context, factor)
 
     def _add(self, pairs: Pairs) -> list[tuple[Any, Any]] | None:
         """Add one eager pass; return the sum or mean of ``steps`` passes, or None until they are complete."""
@@ -165,7 +160,7 @@ class GradientReduction:
         if self._passes < self.steps:
             return None
         self._passes = 0
-        factor = 1 if self._sums else 1 / self.steps
+        factor = 1 / self.steps if self.average_aggregated_gradients else 1
         held, self._held = self._held, []
         return [(None if g is None else times(g, factor), v) for g, (_, v) in zip(held, pairs, strict=True)]
 

@@ -54,11 +54,6 @@ class HorovodState:
         self._next = 1
 
     @property
-    def begun(self) -> bool:
-        """Whether ``init`` was called, without ``shutdown`` since."""
-        return bool(self.sets)
-
-    @property
     def world(self) -> World:
         """All ranks of the job.
 

@@ -6,6 +6,8 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from tfdist.core.log import announce
 from tfdist.horovod._state import state
 from tfdist.horovod.process_sets import ProcessSet, add_process_set, global_process_set
@@ -26,7 +28,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
       ValueError: ``comm`` has only some of the ranks, or a process set is given twice.
       SettingsError: settings of tfdist that have no meaning here.
     """
-    if state.begun:
+    if state.sets:
         return
     size = state.job.world.size
     given = None if comm is None else sorted(comm) if isinstance(comm, list | tuple) else list(range(comm.size))
@@ -45,7 +47,7 @@ def shutdown() -> None:
 
 def is_initialized() -> bool:
     """Return whether ``init`` was called, without ``shutdown`` since."""
-    return state.begun
+    return bool(state.sets)
 
 
 def rank() -> int:
@@ -129,8 +131,6 @@ cuda_built, rocm_built = (_without(name, "arrays are reduced in host memory") fo
 
 def gpu_available(ext_base_name: str = "tensorflow", verbose: bool = False) -> bool:
     """Return whether TensorFlow sees a GPU."""
-    import tensorflow as tf
-
     return bool(tf.config.list_physical_devices("GPU"))
 
 

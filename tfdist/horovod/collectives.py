@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfdist.graph.derivatives import differentiable, nothing_after
 from tfdist.graph.markers import times
-from tfdist.horovod._operation import Operation, derivative_name, spec
+from tfdist.horovod._operation import Operation, derivative_name
 from tfdist.horovod._state import state
 from tfdist.horovod.compression import Compression
 from tfdist.horovod.ops import Adasum, Average, ReduceOp, Sum, op_of
@@ -135,8 +135,7 @@ def _reduced(
         )
 
     def results(own: list[Any]) -> list[Any]:
-        outputs = [spec(t, rows=kind == "reducescatter") for t in own]
-        found = operation.run([_scaled(t, scales[0]) for t in own], outputs, op=how.name, scales=scales)
+        found = operation.run([_scaled(t, scales[0]) for t in own], op=how.name, scales=scales)
         return [_scaled(t, scales[1]) for t in found]
 
     def backward(number: int, upstream: tf.Tensor) -> Any:
@@ -238,7 +237,7 @@ def grouped_allgather(
         start = tf.reduce_sum(rows[: operation.rank])
         return mean[start : start + mine[0]]
 
-    return _each(own, lambda given: operation.run(given, [spec(t, rows=True) for t in own]), backward)
+    return _each(own, operation.run, backward)
 
 
 def broadcast(
@@ -267,15 +266,12 @@ def broadcast(
     tensor = tf.convert_to_tensor(tensor)
     operation = Operation("broadcast", name, process_set, [tensor], ignore_name_scope)
 
-    def forward(own: Any) -> Any:
-        return operation.run([own], [spec(own)], root=root_rank)[0]
-
     def backward(upstream: tf.Tensor) -> Any:
         of = derivative_name(f"{operation.name}.gradient")
         mean = _reduced("allreduce", [upstream], Average, (1.0, 1.0), of, process_set, True)[0]
         return mean if state.job.world.rank == root_rank else nothing_after(mean)
 
-    return differentiable(tensor, forward, backward)
+    return differentiable(tensor, lambda own: operation.run([own], root=root_rank)[0], backward)
 
 
 def alltoall(
@@ -320,8 +316,7 @@ def alltoall(
         return f"splits={parts.tolist()} must be {size} counts, one a rank, that add up to the {rows} rows"
 
     def forward(own: Any) -> Any:
-        outputs = [spec(own, rows=True), tf.TensorSpec([size], tf.int64)]
-        received, count = operation.run([own, given], outputs, wrong)
+        received, count = operation.run([own, given], wrong)
         counts.append(count)
         return received
 

@@ -12,7 +12,7 @@ from tfdist.compat import eager
 from tfdist.compat.variables import native
 from tfdist.graph import function_state
 from tfdist.horovod import basics, collectives
-from tfdist.horovod._operation import Operation, spec
+from tfdist.horovod._operation import Operation
 from tfdist.horovod.process_sets import global_process_set
 
 v1 = tf.compat.v1
@@ -50,7 +50,7 @@ def broadcast_(
         return []
     values = [variable.read_value() if hasattr(variable, "read_value") else variable for variable in known]
     operation = Operation("broadcast", name, process_set, values)
-    found = operation.run(values, [spec(value) for value in values], root=root_rank)
+    found = operation.run(values, root=root_rank)
     return [variable.assign(value) for variable, value in zip(known, found, strict=True)]
 
 

@@ -86,6 +86,7 @@ class _AdasumOptimizer(_Wrapped):
 def DistributedOptimizer(
     optimizer: Any,
     name: str | None = None,
+    *,
     use_locking: bool = False,
     device_dense: str = "",
     device_sparse: str = "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import tensorflow as tf
@@ -40,25 +41,23 @@ def join() -> tf.Tensor:
     """
     operation = Operation("join", _JOIN, 0, [])
     if not tf.executing_eagerly():
-        return operation.run([], [tf.TensorSpec([], tf.int32)])[0]
+        return operation.run([])[0]
     if others := state.reduced_by - {"Average"}:
         raise RuntimeError(_SUMMED.format(", ".join(sorted(others))))
     averages = [c for c in state.job.world.kept.values() if c.channel is not None and c.averages]
     check(averages, "hvd.join")
-    failures: list[BaseException] = []
+    standing: Future[None] = Future()
 
     def stand_in() -> None:
         try:
             stand_in_for_all(averages)
+            standing.set_result(None)
         except BaseException as error:
-            failures.append(error)
+            standing.set_exception(error)
 
-    thread = threading.Thread(target=stand_in, name="tfdist hvd.join", daemon=True)
-    thread.start()
-    (last,) = operation.run([], [tf.TensorSpec([], tf.int32)])
-    thread.join()  # all ranks have joined, so this does not wait
-    if failures:
-        raise failures[0]
+    threading.Thread(target=stand_in, name="tfdist hvd.join", daemon=True).start()
+    (last,) = operation.run([])
+    standing.result()  # all ranks have joined, so this does not wait
     operation.negotiation.count_anew()
     return last
 
@@ -69,8 +68,8 @@ def barrier(process_set: Any = global_process_set) -> Any:
     Returns:
       In a session's graph, an operation; else None.
     """
-    (done,) = Operation("barrier", None, process_set, []).run([], [tf.TensorSpec([], tf.bool)]) or [None]
-    return done.op if done is not None and function_state.in_session() else None
+    (done,) = Operation("barrier", None, process_set, []).run([])
+    return done.op if function_state.in_session() else None
 
 
 def _constant(what: Callable[[], int], told: str) -> Callable[..., tf.Tensor]:

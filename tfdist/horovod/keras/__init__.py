@@ -8,31 +8,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdist.horovod import basics, collectives, ops, optimizers, process_sets
+from tfdist.horovod import basics, collectives, ops, process_sets
 from tfdist.horovod.basics import *  # noqa: F403
 from tfdist.horovod.compression import Compression
 from tfdist.horovod.functions import allgather_object, broadcast_object, broadcast_variables
 from tfdist.horovod.functions import broadcast_global_variables as _in_graph
 from tfdist.horovod.keras import callbacks, elastic
 from tfdist.horovod.ops import *  # noqa: F403
-from tfdist.horovod.optimizers import PartialDistributedOptimizer
+from tfdist.horovod.optimizers import DistributedOptimizer, PartialDistributedOptimizer
 from tfdist.horovod.process_sets import *  # noqa: F403
 from tfdist.horovod.sync_batch_norm import SyncBatchNormalization
-
-
-def DistributedOptimizer(
-    optimizer: Any,
-    name: str | None = None,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Any = Compression.none,
-    sparse_as_dense: bool = False,
-    **options: Any,
-) -> Any:
-    """See ``tfdist.horovod.DistributedOptimizer``. Further arguments are given by name."""
-    return optimizers.DistributedOptimizer(
-        optimizer, name, compression=compression, sparse_as_dense=sparse_as_dense, **options
-    )
 
 
 def _value(result: Any) -> Any:

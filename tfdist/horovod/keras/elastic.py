@@ -10,6 +10,8 @@ from tfdist.horovod.elastic import HorovodInternalError, HostsUpdatedInterrupt, 
 
 
 class _OfState(tf.keras.callbacks.Callback):  # type: ignore[misc]
+    """Callback that keeps an elastic state."""
+
     def __init__(self, state: Any) -> None:
         super().__init__()
         self.state = state

@@ -129,9 +129,7 @@ class Negotiation:
             if request.in_graph and self._before_run != self._failures:
                 raise _failed(f"{request}: another operation of this run has failed")
             if request.name in self._own:
-                said = (
-                    f"{request}: another operation of this name is under way; give operations that overlap other names"
-                )
+                said = f"{request}: another operation of this name is under way; use different names for the two"
                 raise tf.errors.InvalidArgumentError(None, None, said)
             if self._position is not None:
                 self._position.count()
@@ -153,7 +151,11 @@ class Negotiation:
 
     def _serve(self) -> None:
         try:
-            while self._wait_for_own():
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._own or self._closed)
+                    if not self._own:
+                        break
                 with np.errstate(over="ignore", invalid="ignore"):  # infinities are values, as in TensorFlow
                     self._meet()
         except BaseException as error:
@@ -163,17 +165,10 @@ class Negotiation:
                 self._failure = error
                 ended, self._own, self._new = list(self._own.values()), {}, []
             for one in ended:
-                one.results.set_exception(
-                    PeerError(f"{one.request}: {error}") if isinstance(error, PeerError) else error
-                )
+                missing = isinstance(error, PeerError)
+                one.results.set_exception(PeerError(f"{one.request}: {error}") if missing else error)
         else:
             self._channel.give_back()
-
-    def _wait_for_own(self) -> bool:
-        """Wait until this rank has an operation under way; return False if the negotiation is closed without one."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._own or self._closed)
-            return bool(self._own)
 
     def _meet(self) -> None:
         """Exchange rounds until this rank has no operation under way."""
@@ -246,9 +241,9 @@ class Negotiation:
                 check(of_ranks, ranks, [rank for rank in self._joined if rank not in of_ranks])
                 arrays, asked = (None, next(iter(of_ranks.values()))) if own is None else (own.arrays, own.request)
                 results = carry_out(asked, self._channel, ranks, arrays)
-            except PeerError:
-                raise
             except Exception as error:
+                if isinstance(error, PeerError):
+                    raise
                 if own is not None:
                     failed.append((self._forget(own), error))
                 if any(one.in_graph for one in of_ranks.values()):
