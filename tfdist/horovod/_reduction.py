@@ -40,6 +40,7 @@ class GradientReduction:
     gradient_predivide_factor: float = 1.0
     process_set: Any = global_process_set
     scale_local_gradients: bool = True
+    local_layers: Any = None
     steps: int = 1
     average_aggregated_gradients: bool = False
 
@@ -48,7 +49,7 @@ class GradientReduction:
         _check(self.op, self.gradient_predivide_factor, self.steps, self.average_aggregated_gradients)
         self._number = number_of(self.process_set)
         state.members(self._number)
-        self._local: set[Hashable] = set()
+        self._local = {variable_key(variable) for variable in _variables_of(self.local_layers)}
         self._known: dict[Hashable, Any] = {}
         self._held: list[Any] = []
         self._passes = 0
@@ -174,6 +175,15 @@ def _check(op: ReduceOp, predivide: float, steps: int, average_aggregated: bool)
         raise ValueError(f"backward_passes_per_step={steps} must be at least 1")
     if op == Adasum and average_aggregated:
         raise ValueError("average_aggregated_gradients=True with op=hvd.Adasum: leave it out")
+
+
+def _variables_of(layers: Any) -> list[Any]:
+    """Return the trainable variables of a layer or layers that keep each rank's own gradients."""
+    layers = list(layers) if isinstance(layers, list | tuple | set) else [] if layers is None else [layers]
+    for layer in layers:
+        if not hasattr(layer, "trainable_weights"):
+            raise ValueError(f"local_layers: {layer!r} is no layer of Keras")
+    return [variable for layer in layers for variable in layer.trainable_weights]
 
 
 def _tensor(gradient: Any, dense: bool) -> Any:

@@ -100,6 +100,7 @@ def DistributedOptimizer(
     groups: Any = None,
     process_set: Any = global_process_set,
     scale_local_gradients: bool = True,
+    local_layers: Any = None,
 ) -> Any:
     """Return an optimizer that applies gradients reduced over the ranks.
 
@@ -123,15 +124,16 @@ def DistributedOptimizer(
       groups: has no meaning here, where gradients are cut into buckets by size.
       process_set: the process set that takes part; ranks outside it apply their own gradients.
       scale_local_gradients: divide the gradients of local variables (``register_local_var``) by the number of ranks.
+      local_layers: Keras layer or layers whose variables are local; None for no layer.
 
     Raises:
       ValueError: arguments that contradict each other, Adasum with an optimizer of Keras, an object that is no
-        optimizer, or an optimizer that is wrapped already.
+        optimizer or no layer, or a wrapped optimizer.
       tf.errors.InvalidArgumentError: an unknown process set.
     """
     reduction = GradientReduction(
         compression, sparse_as_dense, op, gradient_predivide_factor, process_set, scale_local_gradients,
-        backward_passes_per_step, average_aggregated_gradients,
+        local_layers, backward_passes_per_step, average_aggregated_gradients,
     )  # fmt: skip
     if isinstance(optimizer, _Wrapped) or reduction_of(optimizer) is not None:
         raise ValueError(f"{type(optimizer).__name__} is a DistributedOptimizer already: wrap an optimizer once")
@@ -153,35 +155,7 @@ def DistributedOptimizer(
     return optimizer
 
 
-def PartialDistributedOptimizer(
-    optimizer: Any, name: str | None = None, *, local_layers: Any = None, **options: Any
-) -> Any:
-    """Return a ``DistributedOptimizer`` that does not reduce the gradients of some layers.
-
-    Args:
-      optimizer: see ``DistributedOptimizer``.
-      name: see ``DistributedOptimizer``.
-      local_layers: Keras layer or layers that keep each rank's own gradients; None for no layer.
-      **options: see ``DistributedOptimizer``.
-
-    Raises:
-      ValueError: ``local_layers`` has an object that is no layer.
-    """
-    wrapped = DistributedOptimizer(optimizer, name, **options)
-    for variable in local_variables(local_layers):
-        wrapped.register_local_var(variable)
-    return wrapped
-
-
-def local_variables(layers: Any) -> list[Any]:
-    """Return the trainable variables of a layer or layers that keep each rank's own gradients."""
-    if layers is None:
-        return []
-    layers = list(layers) if isinstance(layers, list | tuple | set) else [layers]
-    for layer in layers:
-        if not hasattr(layer, "trainable_weights"):
-            raise ValueError(f"local_layers: {layer!r} is no layer of Keras")
-    return [variable for layer in layers for variable in layer.trainable_weights]
+PartialDistributedOptimizer = DistributedOptimizer  # with ``local_layers``
 
 
 class _Tape(tf.GradientTape):  # type: ignore[misc]
@@ -221,29 +195,17 @@ def DistributedGradientTape(
     groups: Any = None,
     process_set: Any = global_process_set,
     scale_local_gradients: bool = True,
+    *,
+    local_layers: Any = None,
 ) -> Any:
     """Return a tape that reduces gradients over the ranks. Arguments and errors: see ``DistributedOptimizer``."""
-    options = compression, sparse_as_dense, op, gradient_predivide_factor, process_set, scale_local_gradients
-    return _Tape(gradtape, GradientReduction(*options))
+    reduction = GradientReduction(
+        compression, sparse_as_dense, op, gradient_predivide_factor, process_set, scale_local_gradients, local_layers
+    )
+    return _Tape(gradtape, reduction)
 
 
-def PartialDistributedGradientTape(gradtape: Any, *, local_layers: Any = None, **options: Any) -> Any:
-    """Return a ``DistributedGradientTape`` that does not reduce the gradients of some layers.
-
-    Args:
-      gradtape: see ``DistributedGradientTape``.
-      local_layers: Keras layer or layers that keep each rank's own gradients; None for no layer.
-      **options: see ``DistributedGradientTape``.
-
-    Raises:
-      ValueError: ``local_layers`` has an object that is no layer.
-    """
-    tape = DistributedGradientTape(gradtape, **options)
-    for variable in local_variables(local_layers):
-        tape.register_local_source(variable)
-    return tape
-
-
+PartialDistributedGradientTape = DistributedGradientTape  # with ``local_layers``
 __all__ = [
     "DistributedGradientTape",
     "DistributedOptimizer",
