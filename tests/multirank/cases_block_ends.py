@@ -60,15 +60,31 @@ def case_ranks_with_different_numbers_of_steps_are_told() -> None:
         assert alike(w)
 
 
-def case_what_is_set_after_an_update_ends_the_job() -> None:
+def case_what_is_set_after_an_update_is_averaged_with_the_block() -> None:
     with settings(through_mpi()):
         tfdist.configure(sync="average", block_steps=4, block_state="keep")
         w, optimizer = tf.Variable(tf.zeros([5]), name="w"), keras.optimizers.SGD(0.1)
 
         @tf.function
         def step() -> None:
-            optimizer.apply_gradients([(w - 1.0, w)])
+            optimizer.apply_gradients([(tf.ones([5]), w)])
             w.assign_add([0.1 * RANK] * 5)
+
+        for _ in range(8):
+            step()
+        assert alike(w)
+        np.testing.assert_allclose(w.numpy(), 0.8 * ((SIZE - 1) / 2 - 1), atol=1e-5)
+
+
+def case_what_is_set_before_an_update_ends_the_job() -> None:
+    with settings(through_mpi()):
+        tfdist.configure(sync="average", block_steps=4, block_state="keep")
+        w, optimizer = tf.Variable(tf.zeros([5]), name="w"), keras.optimizers.SGD(0.1)
+
+        @tf.function
+        def step() -> None:
+            w.assign_add([0.1 * RANK] * 5)
+            optimizer.apply_gradients([(w - 1.0, w)])
 
         def train() -> None:
             for _ in range(16):

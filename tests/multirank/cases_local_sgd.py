@@ -268,7 +268,7 @@ def case_blocks_in_fit() -> None:
 
 
 def case_several_steps_an_execution_and_tf_keras() -> None:
-    """Blocks of 4 steps in calls of 6 steps; in tf_keras, the end of ``fit`` cuts a block off."""
+    """Blocks of 4 steps in calls of 2 steps; the end of ``fit`` cuts a block off."""
     import tf_keras
 
     x = np.ones([6, 1], np.float32) * (RANK + 1)
@@ -285,10 +285,41 @@ def case_several_steps_an_execution_and_tf_keras() -> None:
         with subtest(package.__name__), PLAIN.set():
             layer = package.layers.Dense(1, use_bias=False, kernel_initializer="ones")
             model = package.Sequential([package.layers.Input([1]), layer])
-            options = {"steps_per_execution": 6} if package is keras else {}
-            model.compile(package.optimizers.SGD(0.1), "mse", **options)
+            model.compile(package.optimizers.SGD(0.1), "mse", steps_per_execution=2)
             model.fit(x, np.ones_like(x), batch_size=1, shuffle=False, verbose=0)
             np.testing.assert_allclose(np.squeeze(layer.get_weights()[0]), plain(6), rtol=1e-5)
+
+
+def case_steps_of_one_call_that_a_block_does_not_end_after_are_refused() -> None:
+    """Steps of an execution of Keras, a loop in a function, and steps of a warm-up, which shift the blocks."""
+    for warmup, steps, due, last in ((0, 3, 4, 6), (2, 2, 0, 0), (2, 4, 4, 6)):
+        asked = dataclasses.replace(PLAIN, warmup=warmup)
+        with subtest(warmup, steps), asked.set():
+            w, optimizer = tf.Variable([1.0], name="w"), keras.optimizers.SGD(0.1)
+
+            @tf.function
+            def loop() -> None:
+                for _ in tf.range(steps):  # noqa: B023
+                    optimizer.apply_gradients([(w * (RANK + 1.0), w)])  # noqa: B023
+
+            def train() -> None:
+                for _ in range(3):
+                    loop()  # noqa: B023
+
+            if last:
+                told = refusal(train)
+                assert f"is due after step {due}" in told and f"went on to step {last}" in told, told
+                assert "multiples of the steps of one call" in told, told
+            else:
+                train()
+                assert all(np.array_equal(own, w.numpy()) for own in everywhere(w.numpy()))
+            tfdist.end_block()
+    with PLAIN.set():
+        model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse", steps_per_execution=6)
+        told = refusal(lambda: model.fit(np.ones([12, 1]), np.ones([12, 1]), batch_size=1, verbose=0))
+        assert "steps_per_execution" in told, told
+        tfdist.end_block()
 
 
 def training(w: Any) -> Any:
@@ -313,7 +344,7 @@ def case_an_optimizer_that_is_gone_leaves_no_rank_apart() -> None:
         job_blocks()._told = False
         with captured_log() as lines, tempfile.TemporaryDirectory() as folder:
             tf.train.Checkpoint(w=w).save(str(Path(folder) / "c"))
-        assert len([line for line in lines if "after 1 of the 4 steps" in line]) == (RANK == 0), lines
+        assert len([line for line in lines if "1 steps after the ranks had" in line]) == (RANK == 0), lines
         tfdist.end_block()
         np.testing.assert_allclose(w.numpy(), [-(SIZE - 1) / 2])
         train_once()
@@ -332,7 +363,7 @@ def case_what_blocks_have_made_goes_with_the_optimizer() -> None:
         def traced_beside_another() -> tuple[Any, weakref.ref[Any]]:
             training(w)()
             tfdist.end_block()
-            state = weakref.ref(job_blocks()._every[-1][1])
+            state = weakref.ref(job_blocks()._every[-1])
             function = training(w)
             function.get_concrete_function()
             return function, state
@@ -666,7 +697,7 @@ def case_a_checkpoint_inside_a_block_is_told() -> None:
                 else:
                     program.run(0)
                     program.save(str(Path(folder) / "c"))
-                found = [line for line in lines if "after 1 of the 4 steps of a block" in line]
+                found = [line for line in lines if "1 steps after the ranks had the same values" in line]
             assert len(found) == (RANK == 0), lines
             tfdist.end_block()
 

@@ -10,7 +10,7 @@ import contextlib
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 
@@ -23,6 +23,32 @@ _COMPILED = "_tfdist_compiled"
 
 
 _states: weakref.WeakSet[FunctionState] = weakref.WeakSet()
+
+
+class Block(Protocol):
+    """A block of local steps, around the calls of a function and the runs of a session that train in it."""
+
+    def before(self) -> None:
+        """Check the block before a call."""
+
+    def after(self, session: Any) -> None:
+        """End the block after a call, if it is due. Collective, if it is due: all ranks.
+
+        Args:
+          session: the session that has run the step; None outside sessions.
+        """
+
+
+def ending(call: Callable[[], Any], blocks: Iterable[Block], session: Any = None) -> Callable[[], Any]:
+    """Return a function that runs ``call``, and then ends the blocks that are due."""
+
+    def ended() -> Any:
+        result = call()
+        for block in blocks:
+            block.after(session)
+        return result
+
+    return ended
 
 
 class FunctionState:
@@ -40,6 +66,7 @@ class FunctionState:
       callbacks: Python functions that its operations call.
       meetings: functions that let the ranks meet before each call, as XLA cannot compile a meeting. There is one for
         each collective. Its argument is the number of bytes of the call's arguments.
+      blocks: blocks of local steps that it trains in.
       averaged_by: the collective that averages the gradients that it returns, if it does.
       prepared: what its calls need, by the variables that are its arguments; kept until the function is gone.
       handles: keys of the variables that were used, by the name of the tensor that is the variable's handle inside.
@@ -55,6 +82,7 @@ class FunctionState:
         self.counts: Counter[str] = Counter()
         self.callbacks: list[Any] = []
         self.meetings: list[Callable[[int], None]] = []
+        self.blocks: list[Block] = []
         self.averaged_by: list[Collective] = []
         self.prepared: dict[tuple[int, ...], Any] = {}
         self._used = False
@@ -71,7 +99,7 @@ class FunctionState:
 
     def _gone(self) -> None:
         self.collectives, self.last, self.marks, self.callbacks, self.prepared = {}, [], [], [], {}
-        self.meetings, self.averaged_by = [], []
+        self.meetings, self.blocks, self.averaged_by = [], [], []
 
     @property
     def trained(self) -> set[Hashable]:
@@ -123,6 +151,7 @@ def include(
     for state in around(tf.compat.v1.get_default_graph()):
         state.collectives.update(inner.collectives)
         state.callbacks += inner.callbacks
+        state.blocks += inner.blocks
         state.marks += [m for m in inner.marks if m not in again]
         state.applied |= {key for k in inner.applied if (key := outside.get(k, k)) is not None}
         state.accumulated |= inner.accumulated

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tfdist.compat.graphs import fetched_names, is_reference
 from tfdist.engine.collective import Collective
 from tfdist.graph.failures import Failures
+from tfdist.graph.function_state import Block
 from tfdist.graph.markers import Marker, handle_key
 from tfdist.graph.traversal import WRITES, ancestors, arguments, bodies, called_functions, outermost
 
@@ -71,6 +72,7 @@ class GraphState:
 
     Attributes:
       collectives: collectives in the order of construction, the same on all ranks.
+      blocks: by a collective of local steps, their block.
       broadcasts: True if rank 0's values are to be sent before the first step, because an average needs it.
       markers: markers of gradients with respect to variables, by the marking operation.
       of_tensors: differentiated tensors that are no variables, by the operation that has computed the gradient.
@@ -93,6 +95,7 @@ class GraphState:
     def __init__(self, graph: tf.Graph) -> None:
         self._graph = weakref.ref(graph)
         self.collectives: list[Collective] = []
+        self.blocks: dict[Collective, Block] = {}
         self.broadcasts = False
         self.markers: dict[tf.Operation, Marker] = {}
         self.of_tensors: dict[tf.Operation, tf.Tensor] = {}
@@ -187,7 +190,7 @@ class GraphState:
         return Reach(
             everyone,
             grouped,
-            self._unordered(tuple(found)),
+            self._unordered(tuple(c for c in found if c not in self.blocks)),
             initialised,
             frozenset(assigned),
             overwrites,

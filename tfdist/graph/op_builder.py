@@ -81,37 +81,15 @@ def build(
 
 
 def call_back(
-    call: Callable[..., Any], outputs: Sequence[tf.TensorSpec], job: Job, tensors: Sequence[tf.Tensor] = ()
-) -> list[tf.Tensor]:
-    """Build an operation that calls a Python function in each step, for values that come from all ranks.
-
-    Args:
-      call: function (arrays of ``tensors``) -> arrays of ``outputs``. Its exceptions are raised by the step.
-      outputs: dtypes and shapes of the results.
-      job: the ranks and settings.
-      tensors: arguments.
-
-    Returns:
-      The results.
-    """
-    graph = tf.compat.v1.get_default_graph()
-    failures = make_state(graph).failures if function_state.in_session() else job.functions.failures
-
-    def guarded(*arrays: np.ndarray) -> Any:
-        try:
-            return call(*arrays)
-        except BaseException as error:
-            failures.note(error)
-            raise
-
-    with tf.device(DEVICE):
-        return _called(guarded, tensors, outputs)
-
-
-def _called(
     call: Callable[..., Any], tensors: Sequence[tf.Tensor], outputs: Sequence[tf.TensorSpec]
 ) -> list[tf.Tensor]:
-    """Build or execute an operation that calls a Python function, and note its results as those of all ranks."""
+    """Build or execute an operation that calls a Python function, and note its results as those of all ranks.
+
+    Args:
+      call: function (arrays of ``tensors``) -> arrays of ``outputs``.
+      tensors: arguments.
+      outputs: dtypes and shapes of the results.
+    """
     with function_state.owning_callbacks():
         found = tf.numpy_function(call, tensors, [spec.dtype for spec in outputs], stateful=True)
     results = list(found) if isinstance(found, list | tuple) else [found]
@@ -163,6 +141,21 @@ def _check_open(collective: Collective) -> None:
         raise RuntimeError(
             f"{collective.name} was run before the ranks agreed on it; run it with a tf.compat.v1.Session, or by "
             "calling the tf.function that holds it"
+        )
+
+
+def check_made(made: Made, now: Made, what: str) -> None:
+    """Compare the settings that ``what`` in a function was built by with the present ones.
+
+    Raises:
+      SettingsError: the script has changed one.
+    """
+    if now != made:
+        name, value = next((n, v) for n, v in made.items() if now[n] != v)
+        raise SettingsError(
+            f"tfdist.configure has set {name} to {now[name]!r}. But {what} is in a tf.function that was traced when it "
+            f"was {value!r}. Call tfdist.configure before the function's first call, or create the function again (in "
+            "Keras: model.compile)"
         )
 
 
@@ -295,14 +288,7 @@ class _OutsideSessions:
     def check(self) -> None:
         if self._graph is None:
             return  # it was built with the current settings
-        now = self._made_by()
-        if now != self._made:
-            name, value = next((n, v) for n, v in self._made.items() if now[n] != v)
-            raise SettingsError(
-                f"tfdist.configure has set {name} to {now[name]!r}. But {self.collective.name} is in a tf.function "
-                f"that was traced when it was {value!r}. Call tfdist.configure before the function's first call, or "
-                "create the function again (in Keras: model.compile)"
-            )
+        check_made(self._made, self._made_by(), self.collective.name)
 
     def failed(self, error: BaseException) -> None:
         if self._graph is not None:  # an eager exception is raised unchanged
@@ -377,18 +363,6 @@ class Builder:
         self._site.built(ended)
         return results
 
-    def begin(self) -> tf.Tensor:
-        """Build the starts of the exchanges only: ``Collective.results`` waits for their ends, in a later step.
-
-        Returns:
-          A scalar bool that depends on all starts.
-        """
-        self.collective.deferred = True
-        with tf.device(self._device), tf.control_dependencies(self._site.before()):
-            starts = self._starts()
-        self._site.built(starts[-1:])
-        return starts[-1]
-
     def _compiled(self) -> list[list[tf.Tensor]]:
         """Build for XLA, which orders operations by their values only: each part's counts depend on the part before."""
         results: list[list[tf.Tensor]] = []
@@ -426,15 +400,11 @@ class Builder:
         with tf.control_dependencies(self._parts[0].after):
             return [self._operation(call, self._parts[0].tensors, self._outputs(0))]
 
-    def _starts(self) -> list[tf.Tensor]:
+    def _split(self) -> list[list[tf.Tensor]]:
         starts: list[tf.Tensor] = []
         for number, part in enumerate(self._parts):
             with tf.control_dependencies([*starts[-1:], *part.after]):
                 starts += self._operation(self._start(number), part.tensors, [tf.TensorSpec([], tf.bool)])
-        return starts
-
-    def _split(self) -> list[list[tf.Tensor]]:
-        starts = self._starts()
         results: list[list[tf.Tensor]] = []
         # A wait blocks a thread by which TensorFlow's servers answer other ranks: at most one wait at a time.
         one_by_one = any(part.build is not None for part in self._parts)
@@ -494,7 +464,7 @@ class Builder:
     def _operation(
         self, call: Callable[..., Any], tensors: Sequence[tf.Tensor], outputs: Sequence[tf.TensorSpec]
     ) -> list[tf.Tensor]:
-        results = _called(call, tensors, outputs)
+        results = call_back(call, tensors, outputs)
         if not tf.executing_eagerly():
             self._site.add(results)
         return results

@@ -103,7 +103,7 @@ class FunctionSteps:
     def _call_eagerly(
         self, graph: Any, state: function_state.FunctionState, inputs: Sequence[Any], call: Callable[[], Any]
     ) -> Any:
-        for action in self._runs:
+        for action in (*self._runs, *(block.before for block in state.blocks)):
             action()
         known = self._variables.by_handle
         arguments = [v for t in inputs if t.dtype == tf.resource and (v := known(t)) is not None]
@@ -122,7 +122,8 @@ class FunctionSteps:
                 meet(sum(t.shape.num_elements() * t.dtype.size for t in inputs if t.dtype != tf.resource))
             return call()
 
-        result = self._replicas.around(list(state.collectives), replicas, not state.applied, met)
+        ended = function_state.ending(met, state.blocks)
+        result = self._replicas.around(list(state.collectives), replicas, not state.applied, ended)
         if returned_gradients:
             last = {c: c.step for c in self._job.functions.executed_last}
             result = self._averaged(result, returned_gradients, _outside(graph, state, inputs))

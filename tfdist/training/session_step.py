@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat.graphs import is_open
+from tfdist.graph import function_state
 from tfdist.graph.graph_state import GraphState, Reach, fetched_operations, make_state, state_of
 from tfdist.graph.job import Job
 from tfdist.training import variable_writes
@@ -143,10 +144,12 @@ class SessionSteps:
         holder, notes = self._held[session], state.of_session(session)
         times_set, notes.set_since = notes.set_since, 0
         compared = holder if state.broadcasts else None
+        blocks = [state.blocks[c] for c in reach.collectives if c in state.blocks]
+        ended = function_state.ending(call, blocks, session)
         in_any_order = self._job.world.waits.unordered() if reach.unordered else contextlib.nullcontext()
         with self._job.thread_guard.running("a session"), in_any_order:
             result = self._replicas.around(
-                reach.collectives, compared, not reach.updates, call, state.failures, times_set
+                reach.collectives, compared, not reach.updates, ended, state.failures, times_set
             )
         if any(c.heard.set_apart for c in reach.collectives):
             self._job.say_set_apart()

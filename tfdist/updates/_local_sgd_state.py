@@ -2,51 +2,43 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from tfdist.compat.optimizers import track_all
+from tfdist.compat.optimizers import of_keras_3, track_all
 from tfdist.compat.variables import native
 from tfdist.core.settings import SettingsError
 from tfdist.engine.collective import Collective
-from tfdist.graph import function_state
 from tfdist.graph.markers import numberless, variable_key, variable_name
-from tfdist.graph.variable_average import Layout, VariableAverage
+from tfdist.graph.variable_average import VariableAverage
 from tfdist.updates._optimizer_state import Slot
 from tfdist.updates.bmuf import BlockSettings, fragments_of
 from tfdist.updates.error_feedback import graph_variable
 from tfdist.variables.replica_variables import starts_from
 
-_FOR_EVER = 2**40
 _MOVING = "_tfdist_moving_averages"  # attribute of a trained variable: list of weak references
 Make = Callable[[str, Sequence[int], Any, float], Any]
 
 
-@dataclasses.dataclass(frozen=True)
-class InFlight:
-    """An exchange of a fragment that a step has begun and a later step will use.
+class InFlight(NamedTuple):
+    """An exchange of a fragment that was begun after a step, and that a later step will use.
 
     Attributes:
       fragment: number of the fragment.
       position: position in the block when it was begun.
-      collective: collective that carries out the exchange.
-      layout: layout of the average.
+      average: the exchange.
+      whole: variables whose values are averaged with the fragment.
     """
 
     fragment: int
     position: int
-    collective: Collective
-    layout: Layout
-
-    def land(self) -> list[np.ndarray]:
-        """Wait until the exchange is done, and return the means."""
-        return self.layout.results(self.collective)
+    average: VariableAverage
+    whole: Sequence[Any]
 
 
 class LocalSGDState:
@@ -72,6 +64,7 @@ class LocalSGDState:
       statistics: moving statistics, which a block's end sets to the mean over the ranks.
       slots: the optimizer's own variables that a block's end averages or resets.
       in_flight: exchange that was begun and whose result is not merged yet; None if there is none.
+      reached: positions, in the present call, after which something is exchanged or merged.
       taken_over: True if another optimizer trains these variables now.
     """
 
@@ -103,15 +96,9 @@ class LocalSGDState:
         self.statistics: list[Any] = []
         self.slots: list[Slot] = []
         self.in_flight: InFlight | None = None
+        self.reached: list[int] = []
         self.taken_over = False
-        self._averages: weakref.WeakKeyDictionary[Collective, tuple[int, Layout]] = weakref.WeakKeyDictionary()
-        self._settled: weakref.WeakKeyDictionary[Collective, int] = weakref.WeakKeyDictionary()
-
-    @property
-    def all(self) -> list[Any]:
-        """All variables that a block's end reads or sets."""
-        own = [self.position, *self.starts, *self.changes]
-        return [*self.variables, *self.statistics, *self.moving, *(slot.variable for slot in self.slots), *own]
+        self._averages: dict[Collective, tuple[int, VariableAverage]] = {}
 
     @property
     def moving(self) -> list[Any]:
@@ -142,39 +129,23 @@ class LocalSGDState:
             told += f", fragment {self.in_flight.fragment} travels since step {self.in_flight.position}"
         return told + (", with rounding errors" if self.keeps_back else "")
 
-    def averages(self, fragment: int, average: VariableAverage) -> None:
-        """Note an average of a fragment's changes."""
-        self._averages[average.collective] = fragment, average.layout
+    def add(self, fragment: int, average: VariableAverage) -> VariableAverage:
+        """Return the average of a fragment's changes with the same collective; ``average`` becomes it if it is new."""
+        return self._averages.setdefault(average.collective, (fragment, average))[1]
 
     @property
     def keeps_back(self) -> bool:
         """Whether the last exchanges have lost something by rounding; the same on all ranks."""
-        return any(True for _ in self._rounding())
+        return any(average.keeps_back for _, average in self._averages.values())
 
     def take_lost(self) -> dict[int, np.ndarray]:
         """Take what rounding has lost on this rank: float32 [elements] by the positions of the variables."""
         found: dict[int, np.ndarray] = {}
-        for fragment, collective, layout in list(self._rounding()):
-            self._settled[collective] = collective.step
-            for position, lost in zip(self.fragments[fragment], layout.take_lost(collective), strict=False):
-                found[position] = found[position] + lost if position in found else lost
+        for fragment, average in self._averages.values():
+            if average.keeps_back:
+                for position, lost in zip(self.fragments[fragment], average.take_lost(), strict=False):
+                    found[position] = found.get(position, 0) + lost
         return found
-
-    def _rounding(self) -> Iterator[tuple[int, Collective, Layout]]:
-        for collective, (fragment, layout) in self._averages.items():
-            if layout.keeps_back(collective) and collective.step > self._settled.get(collective, 0):
-                yield fragment, collective, layout
-
-    def take_over(self) -> None:
-        """Note that another optimizer trains these variables from now on."""
-        self.taken_over = True
-        self.position.assign(-_FOR_EVER)
-
-    @staticmethod
-    def check_not_taken_over(position: tf.Tensor, name: str) -> Any:
-        """Return an operation that fails if a traced function still trains with the earlier optimizer."""
-        told = f"another optimizer has begun to train {name}: with blocks, only one optimizer may train a variable"
-        return tf.debugging.assert_greater(position, tf.constant(-_FOR_EVER // 2, tf.int64), message=told)
 
 
 def moves(variable: Any, average: Any) -> None:
@@ -182,19 +153,6 @@ def moves(variable: Any, average: Any) -> None:
     known = [reference for reference in getattr(variable, _MOVING, ()) if reference() is not None]
     if all(reference() is not average for reference in known):
         setattr(variable, _MOVING, [*known, weakref.ref(average)])
-
-
-def of_keras(optimizer: Any, variables: Sequence[Any], rule: BlockSettings) -> LocalSGDState:
-    """Make a state whose variables belong to an optimizer of Keras 3, which saves them."""
-
-    def make(name: str, shape: Sequence[int], dtype: Any, value: float) -> Any:
-        def filled(shape: Any, dtype: Any = None) -> Any:
-            return tf.fill(shape, tf.cast(value, dtype))
-
-        with tf.init_scope():
-            return optimizer.add_variable(shape, initializer=filled, dtype=dtype.name, name=name.replace("/", "_"))
-
-    return LocalSGDState(variables, rule, make)
 
 
 def of_graph(variables: Sequence[Any], rule: BlockSettings) -> LocalSGDState:
@@ -207,24 +165,21 @@ def of_graph(variables: Sequence[Any], rule: BlockSettings) -> LocalSGDState:
 
 
 def of_optimizer(optimizer: Any, variables: Sequence[Any], rule: BlockSettings) -> LocalSGDState:
-    """Make a state whose variables are tracked by an optimizer, so that ``tf.train.Checkpoint`` saves them."""
-    holder = tf.Module()
-    holder.made = []
+    """Make a state whose variables are an optimizer's, of Keras 3 or another one, so that its checkpoint has them."""
+    tracked = tf.Module()
+    tracked.made = []
 
     def make(name: str, shape: Sequence[int], dtype: Any, value: float) -> Any:
+        def filled(shape: Any, dtype: Any) -> Any:
+            return tf.fill(shape, tf.cast(value, dtype))
+
         with tf.init_scope():
-            holder.made.append(tf.Variable(tf.fill(shape, tf.constant(value, dtype)), trainable=False, name=name))
-        return holder.made[-1]
+            if of_keras_3(optimizer):
+                return optimizer.add_variable(shape, initializer=filled, dtype=dtype.name, name=name.replace("/", "_"))
+            tracked.made.append(tf.Variable(filled(shape, dtype), trainable=False, name=name))
+            return tracked.made[-1]
 
     state = LocalSGDState(variables, rule, make)
-    track_all(optimizer, "tfdist_blocks", holder)
+    if not of_keras_3(optimizer):
+        track_all(optimizer, "tfdist_blocks", tracked)
     return state
-
-
-def make_for(optimizer: Any, variables: Sequence[Any], rule: BlockSettings) -> LocalSGDState:
-    """Make a state for the current context: a session's graph, Keras 3, or another optimizer."""
-    if function_state.in_session():
-        return of_graph(variables, rule)
-    if hasattr(optimizer, "stateless_apply"):
-        return of_keras(optimizer, variables, rule)
-    return of_optimizer(optimizer, variables, rule)

@@ -11,9 +11,8 @@ import functools
 import gc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tfdist.compat import eager, optimizers
@@ -27,13 +26,12 @@ from tfdist.graph.markers import variable_key, variable_name
 from tfdist.training.steps import Steps
 from tfdist.transport import agreement
 from tfdist.updates import _local_sgd_state, _optimizer_state
-from tfdist.updates._block_places import InSession, Outside, Place
+from tfdist.updates._block_end import cut_off, position_of
 from tfdist.updates._local_sgd_state import LocalSGDState
 from tfdist.updates._local_sgd_state import moves as moves
 from tfdist.updates._local_sgd_step import LocalSGDStep, OwnGradients
 from tfdist.updates.bmuf import BlockSettings
 from tfdist.updates.pipeline import GoOn, Pairs, Stage, Update
-from tfdist.variables.eager_variables import mean_of_ranks
 
 _ATTRIBUTE = "_tfdist_blocks"  # attribute of a session's graph: a list of its states
 _PLACE = "the end of a block"
@@ -44,12 +42,7 @@ _DIFFERENT = (
 )
 
 
-class _Open(NamedTuple):
-    """Open block: its state, where it is, and its position."""
-
-    place: Place
-    state: LocalSGDState
-    position: int
+_Open = list[tuple[Any, LocalSGDState, int]]  # open blocks: session or None, state, position
 
 
 class LocalSGD(Stage):
@@ -64,43 +57,38 @@ class LocalSGD(Stage):
         self._steps = steps
         self._states: weakref.WeakKeyDictionary[Any, LocalSGDState] = weakref.WeakKeyDictionary()
         # Also states of optimizers that are gone: a block that is open must be ended, and on all ranks.
-        self._every: list[tuple[weakref.ref[Any], LocalSGDState]] = []
+        self._every: list[LocalSGDState] = []
         self._building_for_nothing = self._told = self._used = False
         steps.moments.begins.append(self._forget_in_flight)
 
     def update(self, update: Update, go_on: GoOn) -> Any:
-        if update.block is None:
-            return go_on(update)
-        state, rule = update.block
-        block = LocalSGDStep(self._job, self._steps.variables, state, rule)
-
-        def built() -> None:
-            state.statistics += map(native, optimizers.moving_averages(update.optimizer))
-            state.slots = _optimizer_state.slots(update.optimizer, rule.state, state.variables, state.made)
-
-        with self._quietly():
-            return block.around(lambda: go_on(update), built)
-
-    def begun(self, update: Update) -> Update:
-        """Return the update as a step of a block, with each rank's own gradients; unchanged without local SGD.
+        """Let each rank apply its own gradients in a block. See ``Stage``.
 
         Raises:
           RuntimeError: the update is executed eagerly, or another optimizer trains its variables.
           SettingsError: ``disable_broadcast`` is in effect.
         """
-        rule = self._rule()
+        job, rule, optimizer = self._job, self._rule(), update.optimizer
         if rule is None or not update.trained:
-            return update
-        settings, kind = self._job.switches.settings, type(update.optimizer).__name__
+            return go_on(update)
+        sync = f"TFDIST_SYNC is {job.switches.settings.sync!r}"
         if tf.executing_eagerly():
-            eagerly = f"{kind} applies gradients eagerly on rank {self._job.world.rank}"
-            raise RuntimeError(exclusions.LOCAL_AND_EAGER.told(f"TFDIST_SYNC is {settings.sync!r}", eagerly))
-        if not self._job.switches.broadcasts:
+            eagerly = f"{type(optimizer).__name__} applies gradients eagerly on rank {job.world.rank}"
+            raise RuntimeError(exclusions.LOCAL_AND_EAGER.told(sync, eagerly))
+        if not job.switches.broadcasts:
             own = "tfdist.disable_broadcast lets each rank begin with its own variables"
-            raise SettingsError(exclusions.LOCAL_AND_OWN_BEGINNING.told(f"TFDIST_SYNC is {settings.sync!r}", own))
-        state = self._state(update.optimizer, update.pairs, rule)
+            raise SettingsError(exclusions.LOCAL_AND_OWN_BEGINNING.told(sync, own))
+        state = self._state(optimizer, update.pairs, rule)
         state.adopt(rule)
-        return update.with_(block=(state, rule), reducer=OwnGradients(state, rule, reducer_of(self._job)))
+        block = LocalSGDStep(self._steps, state, rule)
+        changed = update.with_(in_block=True, reducer=OwnGradients(state, rule, reducer_of(job)))
+
+        def built() -> None:
+            state.statistics += map(native, optimizers.moving_averages(optimizer))
+            state.slots = _optimizer_state.slots(optimizer, rule.state, state.variables, state.made)
+
+        with self._quietly():
+            return block.around(lambda: go_on(changed), built)
 
     def built(self, optimizer: Any, variables: Sequence[Any]) -> None:
         # Make the state's variables now: a checkpoint of the optimizer must contain them.
@@ -120,56 +108,56 @@ class LocalSGD(Stage):
                 f"rank {self._job.world.rank} ends a block inside tfdist.alone, but all ranks must end it: call "
                 "tfdist.end_block() outside"
             )
-        self._end(self._places)
+        self._end(self._sessions)
 
     def end_or_share(self) -> None:
         """End all open blocks now, unless a rank has another position: rank 0's variables are then taken next.
 
         A checkpoint that one rank restores has a position. Collective: all ranks.
         """
-        self._end(self._places, unless_different=True)
+        self._end(self._sessions, unless_different=True)
 
     def end_in(self, session: Any) -> None:
         """End the open blocks of a session that has trained. Collective: all ranks."""
         if session in self._steps.sessions.that_trained():
-            self._end(lambda: [self._in(session)])
+            self._end(lambda: [session])
 
-    def _places(self) -> list[Place]:
-        return [*map(self._in, self._steps.sessions.that_trained()), self._outside()]
+    def _sessions(self) -> list[Any]:
+        """Return the sessions that have trained, and None for the variables outside sessions."""
+        return [*self._steps.sessions.that_trained(), None]
 
-    def _outside(self) -> Place:
-        states = [state for state in self._kept() if not state.taken_over]
-        return Outside(self._steps.variables, self._steps.holder_of, states)
+    def _at(self, session: Any) -> list[LocalSGDState]:
+        """Return the states of a session's graph, or those outside sessions."""
+        if session is not None:
+            return _states_of(session.graph)
+        return [state for state in self._kept() if not state.taken_over]
 
-    def _in(self, session: Any) -> Place:
-        sessions = self._steps.sessions
-        return InSession(sessions.variables(session), sessions.holder(session), _states_of(session.graph))
-
-    def _end(self, places: Callable[[], Sequence[Place]], unless_different: bool = False) -> None:
+    def _end(self, sessions: Callable[[], Sequence[Any]], unless_different: bool = False) -> None:
         """End the open blocks there. The ranks compare first what is open."""
-        job = self._job
+        job, steps = self._job, self._steps
         if job.switches.settings.sync == "gradients" and not self._used:
             return
         with eager.mode():  # also where a graph is the default
-            open_ = self._open(places())
+            open_ = self._open(sessions())
             if self._ranks_differ(open_):
                 open_ = []
                 gc.collect()  # each rank may have kept another session that its script has dropped
-                open_ = self._open(places())
+                open_ = self._open(sessions())
                 if unless_different and self._ranks_differ(open_):
                     return
                 agreement.agree(job.world.control, _described(open_), _PLACE, _DIFFERENT)
-            for place, state, _ in open_:
-                place.load(state.all, self._ended(state, place.read(state.all), place.key))
-            for place, state, _ in open_:
-                self._steps.replicas.now(_PLACE, place.holder(state))
+            for session, state, _ in open_:
+                cut_off(steps, session, state)
+            for session, state, _ in open_:
+                held = steps.holder_of(state.variables) if session is None else steps.sessions.holder(session)
+                steps.replicas.now(_PLACE, held)
 
-    @staticmethod
-    def _open(places: Sequence[Place]) -> list[_Open]:
-        found = [_Open(p, state, p.position(state)) for p in places for state in p.states]
-        return [one for one in found if one.position > 0 or one.state.keeps_back]
+    def _open(self, sessions: Sequence[Any]) -> _Open:
+        every = [(session, state) for session in sessions for state in self._at(session)]
+        found = [(session, state, position_of(self._steps, session, state)) for session, state in every]
+        return [(session, state, done) for session, state, done in found if done > 0 or state.keeps_back]
 
-    def _ranks_differ(self, open_: Sequence[_Open]) -> bool:
+    def _ranks_differ(self, open_: _Open) -> bool:
         return len(set(self._job.world.control.arrive(_PLACE, agreement.number(_described(open_))))) > 1
 
     def added(self, optimizer: Any) -> int:
@@ -181,7 +169,7 @@ class LocalSGD(Stage):
         if not self._used or self._told:
             return
         with contextlib.suppress(Exception), eager.mode():  # what TensorFlow has closed already cannot be read
-            done = max((p.position(state) for p in self._places() for state in p.states), default=0)
+            done = max((done for *_, done in self._open(self._sessions())), default=0)
             if done > 0:
                 announce(
                     f"the program ends {done} steps after the ranks had the same values of all variables. Its last "
@@ -191,32 +179,24 @@ class LocalSGD(Stage):
     def before_saving(self, session: Any = None) -> None:
         """Log, before a checkpoint is written, what it lacks: the other ranks' steps in an open block, or roundings."""
         with eager.mode():
-            place = self._outside() if session is None else self._in(session)
-            done = next((position for state in place.states if (position := place.position(state)) > 0), 0)
-        kept = any(state.keeps_back for state in place.states)
-        if not (done or kept) or self._told or self._job.switches.alone_depth:
+            open_ = self._open([session])
+        if not open_ or self._told or self._job.switches.alone_depth:
             return
+        done = max(done for *_, done in open_)
         self._told = True
-        settings, remedy = self._job.switches.settings, "Call tfdist.end_block() on all ranks before"
-        own = "It contains the variables of this rank alone"
-        if done and settings.block_fragments == 1 and not settings.block_delay:
-            told = (
-                f"after {done} of the {settings.block_steps} steps of a block. {own}. {remedy}, or save after whole "
-                "blocks"
-            )
-        elif done:
-            told = f"{done} steps after the ranks had the same values of all variables. {own}. {remedy}"
-        else:
-            told = (
-                f"while each rank keeps rounding errors of {settings.compression} for its next exchange. It does not "
-                f"contain them. {remedy}"
-            )
-        announce(f"a checkpoint is written {told}")
+        lacks = f"while each rank keeps rounding errors of {self._job.switches.settings.compression}"
+        if done > 0:
+            lacks = f"{done} steps after the ranks had the same values of all variables"
+        announce(
+            f"a checkpoint is written {lacks}. It contains what this rank has alone. Call tfdist.end_block() on all "
+            "ranks before"
+        )
 
     def _forget_in_flight(self, session: Any) -> None:
         """Drop what an earlier session of a graph has begun, before a session's first step."""
         for state in _states_of(session.graph):
             state.in_flight = None
+            state.reached.clear()
 
     def _rule(self) -> BlockSettings | None:
         switches = self._job.switches
@@ -257,23 +237,19 @@ class LocalSGD(Stage):
                     f"{type(optimizer).__name__} is to train {other.names[0]} after {done} steps of another "
                     "optimizer's block. Call tfdist.end_block() on all ranks before"
                 )
-            with tf.init_scope(), self._steps.variables.setting():
-                other.take_over()
-        state = self._states[optimizer] = _local_sgd_state.make_for(optimizer, variables, rule)
+            other.taken_over = True
+        state = self._states[optimizer] = _local_sgd_state.of_optimizer(optimizer, variables, rule)
         self._used = True
-        self._every.append((weakref.ref(optimizer), state))
+        self._every.append(state)
 
     def _kept(self) -> list[LocalSGDState]:
         """Return the states outside sessions; those of optimizers that are gone only if a block is open.
 
         Each rank collects garbage at another time. The states with an open block are the same on all ranks.
         """
-        self._every = [
-            (optimizer, state)
-            for optimizer, state in self._every
-            if optimizer() is not None or value(state.position) > 0 or state.keeps_back
-        ]
-        return [state for _, state in self._every]
+        there = set(self._states.values())
+        self._every = [s for s in self._every if s in there or value(s.position) > 0 or s.keeps_back]
+        return list(self._every)
 
     @contextlib.contextmanager
     def _quietly(self) -> Iterator[None]:
@@ -283,80 +259,9 @@ class LocalSGD(Stage):
         finally:
             self._building_for_nothing = False
 
-    def _ended(self, state: LocalSGDState, values: Any, key: Callable[[Any], Any]) -> dict[Any, np.ndarray]:
-        """Return new values of a state's variables, with which all ranks have the same. Collective: all ranks.
 
-        All fragments are exchanged, and also what rounding has lost in earlier exchanges. Before that, the result of an
-        exchange in flight is merged.
-        """
-        rule, size = state.rule, self._job.world.size
-        now = {key(v): np.asarray(values[key(v)]) for v in state.all}
-        if state.in_flight is not None:
-            _use(state, rule, now, key)
-        new, lost = {key(state.position): np.asarray(now[key(state.position)])}, state.take_lost()
-        open_ = now[key(state.position)] > 0
-        for n, (variable, start) in enumerate(zip(state.variables, state.starts, strict=True)):
-            own, begun = now[key(variable)], now[key(start)]
-            rest = size * lost[n].reshape(own.shape) if n in lost else np.zeros((), own.dtype)
-            last = now[key(state.changes[n])] if state.changes else np.zeros((), own.dtype)
-            if open_:
-                mean = mean_of_ranks(own - begun + rest, self._job)
-                filtered, change = rule.filtered(mean, begun, last)
-            elif n in lost:  # the last block lacks it: the formula is linear
-                more, changed = rule.filtered(mean_of_ranks(rest, self._job), np.zeros_like(own), np.zeros_like(own))
-                filtered, change = own + more, last + changed
-            else:
-                continue
-            new[key(variable)] = new[key(start)] = np.asarray(filtered, own.dtype)
-            if state.changes:
-                new[key(state.changes[n])] = np.asarray(change, own.dtype)
-        if open_:
-            whole = [
-                *state.statistics,
-                *state.moving,
-                *(slot.variable for slot in state.slots if rule.state == "average"),
-            ]
-            new.update({key(v): mean_of_ranks(now[key(v)], self._job) for v in whole})
-            for variable, initial in state.slots if rule.state == "reset" else ():
-                value = new.get(key(initial), now[key(initial)]) if hasattr(initial, "read_value") else initial
-                new[key(variable)] = np.full_like(now[key(variable)], value)
-            new[key(state.position)] = np.array(0, np.int64)
-        return new
-
-
-def _use(state: LocalSGDState, rule: BlockSettings, now: dict[Any, np.ndarray], key: Callable[[Any], Any]) -> None:
-    """Merge the result of the exchange in flight into values, by key."""
-    assert state.in_flight is not None
-    flying, state.in_flight = state.in_flight, None
-    own, means = state.fragments[flying.fragment], flying.land()
-    for n, mean in zip(own, means, strict=False):
-        start, variable = key(state.starts[n]), key(state.variables[n])
-        last = now[key(state.changes[n])] if state.changes else None
-        filtered, change = rule.filtered(mean, now[start], last)
-        now[variable] = np.asarray(rule.mixed(now[variable], filtered), mean.dtype)
-        now[start] = np.asarray(filtered, mean.dtype)
-        if state.changes:
-            now[key(state.changes[n])] = np.asarray(change, mean.dtype)
-    for variable, mean in zip(state.statistics, means[len(own) :], strict=False):
-        now[key(variable)] = np.asarray(rule.mixed(now[key(variable)], mean), mean.dtype)
-
-
-class LocalSteps(Stage):
-    """Stage that keeps each rank's own gradients in a block of local steps.
-
-    Args:
-      blocks: the ``LocalSGD`` of this process.
-    """
-
-    def __init__(self, blocks: LocalSGD) -> None:
-        self._blocks = blocks
-
-    def update(self, update: Update, go_on: GoOn) -> Any:
-        return go_on(self._blocks.begun(update))
-
-
-def _described(open_: Sequence[_Open]) -> list[str]:
-    return [one.state.described(one.position) for one in open_]
+def _described(open_: _Open) -> list[str]:
+    return [state.described(done) for _, state, done in open_]
 
 
 def _states_of(graph: Any) -> list[LocalSGDState]:

@@ -10,7 +10,7 @@ from tfdist.updates.conditional import ConditionalUpdates
 from tfdist.updates.divergence import DivergenceGuard
 from tfdist.updates.error_feedback import error_feedback_of
 from tfdist.updates.larc import LarcOfSettings
-from tfdist.updates.local_sgd import LocalSteps, local_sgd_of
+from tfdist.updates.local_sgd import local_sgd_of
 from tfdist.updates.loss_scaling import loss_scaling_of
 from tfdist.updates.pipeline import NoteTrained, Pipeline, Reduce, SetSameValues
 from tfdist.updates.wrapped import WrappedOptimizers
@@ -19,15 +19,14 @@ from tfdist.updates.wrapped import WrappedOptimizers
 @functools.cache
 def pipeline_of(steps: Steps) -> Pipeline:
     """Return the pipeline of this process."""
-    job, blocks = steps.job, local_sgd_of(steps)
+    job = steps.job
     return Pipeline(
         [
             WrappedOptimizers(job),  # with tfdist.horovod nothing is averaged automatically
             NoteTrained(steps),
             Accumulations(job),  # before the exchange, which counts the accumulated steps
-            LocalSteps(blocks),
+            local_sgd_of(steps),  # a block surrounds the exchange, which it replaces, and all that sets its variables
             Reduce(steps, error_feedback_of(steps).built),
-            blocks,  # a block's beginning and end surround all operations that set its variables
             SetSameValues(steps),
             loss_scaling_of(steps),  # decides on averages, so that all ranks leave the same updates out
             ConditionalUpdates(job),

@@ -49,7 +49,7 @@ class Update:
       name: name of the operation; None for the optimizer's default.
       accumulation: accumulation of the gradients of several steps; None if each step is applied.
       reducer: reducer of the gradients; None for the job's reducer.
-      block: (state, rule) of the block of local steps; None without local SGD.
+      in_block: True for a step of a block of local steps.
       due: bool tensor: whether the update is applied in this step; None if it is in each step.
     """
 
@@ -59,7 +59,7 @@ class Update:
     name: str | None = None
     accumulation: Application | None = None
     reducer: Reducer | None = None
-    block: Any = None
+    in_block: bool = False
     due: tf.Tensor | None = None
 
     def with_(self, **changed: Any) -> Update:
@@ -190,11 +190,11 @@ class Reduce(Stage):
             averages = gradient_rewrite.averaged(pairs, self._job, update.accumulation, update.reducer)
             gradient_rewrite.warn_of_condition(self._job)
             self._built()
-        if update.block is None:
+        if not update.in_block:
             self._say_rows(update)
         for n, average in zip(others, averages, strict=True):
             found[n] = average
-        if overwriting and update.block is None:
+        if overwriting and not update.in_block:
             own = [tf.convert_to_tensor(found[n][0]) for n in overwriting]
             self._say("float8", _OVERWRITTEN % self._job.world.size)
             for n, largest in zip(overwriting, self._together.all_reduce_together(own, "max"), strict=True):

@@ -1,0 +1,135 @@
+"""Block end: new values of a state's variables from the mean over the ranks of what they have changed, in NumPy.
+
+A fragment's block ends after its last step, and all of them where they are cut off. ``bmuf`` has the formula.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tfdist.compat.variables import value
+from tfdist.training.steps import Steps
+from tfdist.updates._local_sgd_state import LocalSGDState
+from tfdist.variables.eager_variables import mean_of_ranks
+
+
+def read(steps: Steps, session: Any, variables: Sequence[Any]) -> list[np.ndarray]:
+    """Return the values of variables in a session, zeros for an uninitialised one; ``session`` None: outside."""
+    return [value(v) for v in variables] if session is None else steps.sessions.variables(session).values(variables)
+
+
+def position_of(steps: Steps, session: Any, state: LocalSGDState) -> int:
+    """Return a state's position in its block, in a session or outside."""
+    return int(read(steps, session, [state.position])[0])
+
+
+class BlockEnd:
+    """Values of variables at a block's end.
+
+    Args:
+      steps: objects around the training steps of this process.
+      session: session of the variables; None outside sessions.
+      state: state of the blocks.
+      numbers: positions, in the state, of the trained variables whose block ends.
+      whole: variables whose values are averaged with them.
+    """
+
+    def __init__(
+        self, steps: Steps, session: Any, state: LocalSGDState, numbers: Sequence[int], whole: Sequence[Any]
+    ) -> None:
+        self._steps, self._session, self._state = steps, session, state
+        self._numbers, self._whole = numbers, whole
+        kinds = (state.variables, state.starts, *([state.changes] if state.changes else []))
+        own = [kind[n] for kind in kinds for n in numbers]
+        used = [*own, *whole, *(slot.variable for slot in state.slots), state.position]
+        self._variables = list({id(v): v for v in used}.values())
+        self._before = dict(zip(map(id, self._variables), read(steps, session, self._variables), strict=True))
+        self._new: dict[int, np.ndarray] = {}
+
+    def value(self, variable: Any) -> np.ndarray:
+        """Return a variable's value, the new one if there is one."""
+        return self._new.get(id(variable), self._before[id(variable)])
+
+    def put(self, variable: Any, value: Any) -> None:
+        """Note a variable's new value."""
+        self._new[id(variable)] = np.asarray(value, self._before[id(variable)].dtype)
+
+    def brought(self) -> list[np.ndarray]:
+        """Return what this rank brings to the average: the changes of the trained variables, and the whole values."""
+        state = self._state
+        changes = [self.value(state.variables[n]) - self.value(state.starts[n]) for n in self._numbers]
+        return [*changes, *map(self.value, self._whole)]
+
+    def merge(self, means: Sequence[np.ndarray], delayed: bool = False) -> None:
+        """Set variables to the filtered values, or to a mixture with what a delay has changed.
+
+        Args:
+          means: means over the ranks of what they have brought.
+          delayed: True if this rank has trained since then.
+        """
+        state, rule = self._state, self._state.rule
+        for n, mean in zip(self._numbers, means, strict=False):
+            variable, start = state.variables[n], state.starts[n]
+            last = self.value(state.changes[n]) if state.changes else None
+            filtered, change = rule.filtered(mean, self.value(start), last)
+            self.put(start, filtered)
+            self.put(variable, rule.mixed(self.value(variable), filtered) if delayed else filtered)
+            if state.changes:
+                self.put(state.changes[n], change)
+        for variable, mean in zip(self._whole, means[len(self._numbers) :], strict=True):
+            self.put(variable, rule.mixed(self.value(variable), mean) if delayed else mean)
+
+    def close(self) -> None:
+        """Begin the next block: reset the optimizer's state, if it is to be, and the position."""
+        for variable, initial in self._state.slots if self._state.rule.state == "reset" else ():
+            first = self.value(initial) if hasattr(initial, "read_value") else initial
+            self.put(variable, np.full_like(self.value(variable), first))
+        self.put(self._state.position, 0)
+
+    def store(self) -> None:
+        """Set the variables that have new values."""
+        new = [(v, self._new[id(v)]) for v in self._variables if id(v) in self._new]
+        if self._session is not None:
+            self._steps.sessions.variables(self._session).load({v.name: value for v, value in new})
+            return
+        with self._steps.variables.setting():
+            for variable, value in new:
+                variable.assign(value)
+
+
+def land(steps: Steps, session: Any, state: LocalSGDState) -> None:
+    """Merge the result of the exchange in flight."""
+    flying, state.in_flight = state.in_flight, None
+    assert flying is not None
+    end = BlockEnd(steps, session, state, state.fragments[flying.fragment], flying.whole)
+    end.merge(flying.average.results(), delayed=True)
+    end.store()
+
+
+def cut_off(steps: Steps, session: Any, state: LocalSGDState) -> None:
+    """End the block, after which all ranks have the same values. Collective: all ranks.
+
+    All fragments are exchanged, and also what rounding has lost in earlier exchanges. Before that, the result of an
+    exchange in flight is merged.
+    """
+    if state.in_flight is not None:
+        land(steps, session, state)
+    job, rule, numbers = steps.job, state.rule, range(len(state.variables))
+    lost = {n: job.world.size * rest.reshape(state.variables[n].shape) for n, rest in state.take_lost().items()}
+    whole = [*state.statistics, *state.moving, *(slot.variable for slot in state.slots if rule.state == "average")]
+    end = BlockEnd(steps, session, state, numbers, whole)
+    if end.value(state.position) > 0:
+        brought = [own + lost.get(n, 0) for n, own in enumerate(end.brought())]
+        end.merge([mean_of_ranks(own, job) for own in brought])
+        end.close()
+        lost = {}
+    for n in sorted(lost):  # the last block lacks it: the formula is linear
+        more, changed = rule.filtered(mean_of_ranks(lost[n], job), 0, 0)
+        end.put(state.variables[n], end.value(state.variables[n]) + more)
+        end.put(state.starts[n], end.value(state.variables[n]))
+        if state.changes:
+            end.put(state.changes[n], end.value(state.changes[n]) + changed)
+    end.store()
