@@ -139,14 +139,14 @@ MUTANTS = (
     Mutant("DiLoCo has BMUF's defaults", "core/settings.py", 'self.sync == "diloco"', "diloco", new="False"),
     Mutant(
         "rounding errors stay",
-        "updates/local_sgd.py",
-        "if n in lost else",
+        "updates/_block_end.py",
+        "own + lost.get(n, 0)",
         "tests/multirank/test_layouts.py -k streamed_blocks",
-        new="if False else",
+        new="own",
     ),
     Mutant(
         "what is in flight is dropped",
-        "updates/local_sgd.py",
+        "updates/_block_end.py",
         "if state.in_flight is not None",
         "cases_streamed",
         new="if False",
@@ -161,9 +161,9 @@ MUTANTS = (
     Mutant(
         "an optimizer's open block goes with it",
         "updates/local_sgd.py",
-        "is not None or value(state.position) > 0",
+        "in there or value(s.position) > 0",
         "cases_local_sgd",
-        new="is not None or False",
+        new="in there or False",
     ),
     Mutant("open blocks are not compared", "updates/local_sgd.py", "agreement.agree(job.world", "cases_block_ends"),
     Mutant(
@@ -176,11 +176,14 @@ MUTANTS = (
     Mutant(
         "only one session's blocks end",
         "updates/local_sgd.py",
-        "*map(self._in, self._steps.sessions.that_trained())",
+        "*self._steps.sessions.that_trained()",
         "cases_block_ends",
-        new="*map(self._in, self._steps.sessions.that_trained()[:1])",
+        new="*self._steps.sessions.that_trained()[:1]",
     ),
-    Mutant("moving averages stay", "updates/local_sgd.py", "*state.moving,", "cases_block_ends", new=""),
+    Mutant(
+        "a call goes on where a block is due", "updates/_local_sgd_step.py", "if reached != [position]", "local_sgd"
+    ),
+    Mutant("moving averages stay", "updates/_block_end.py", "*state.moving,", "cases_block_ends", new=""),
     Mutant("Keras's moving averages stay", "updates/local_sgd.py", "state.statistics += map(", "cases_block_ends"),
     Mutant("garbage is a difference", "updates/local_sgd.py", "gc.collect()", "cases_block_ends", new="pass"),
     Mutant("a state of other blocks is loaded as it is", "hooks/checkpoints.py", '"load_own_variables"', "block_ends"),
