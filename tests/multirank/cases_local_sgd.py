@@ -733,6 +733,9 @@ def case_what_blocks_cannot_do_is_refused() -> None:
             sgd(0).minimize(a * b)
             told = refusal(lambda: sgd(0).minimize(a * a, var_list=[a]))
             assert "a is trained in two places of this graph" in told, told
+            local = v1.get_variable("c", initializer=1.0, collections=[v1.GraphKeys.LOCAL_VARIABLES])
+            told = refusal(lambda: sgd(0).minimize(local**2, var_list=[local]))
+            assert "c is trained in blocks, and is not among the graph's global variables" in told, told
     averaging = keras.optimizers.SGD(0.1)
     with PLAIN.set():
         train(averaging, v)()

@@ -54,7 +54,6 @@ class OwnGradients:
         """Return this rank's gradients, in warm-up steps reduced ones. See ``job.Reducer``."""
         if not self._rule.warmup or not gradients:
             return list(gradients)
-
         results: list[Gradient] = tf.cond(
             self._state.position.read_value() < 0,
             lambda: self._warmup.reduce(gradients, names, group),
@@ -88,11 +87,7 @@ class LocalSGDStep:
     @property
     def _state(self) -> LocalSGDState:
         state = self._of()
-        if state is None:
-            raise RuntimeError(
-                "a function trains with an optimizer that is gone, so that nothing ends its blocks. Keep the optimizer "
-                "as long as the function"
-            )
+        assert state is not None  # TensorFlow does not call a function whose variables are gone
         return state
 
     def around(self, apply: Callable[[], Any], applied: Callable[[], None]) -> Any:
@@ -146,7 +141,6 @@ class LocalSGDStep:
         state, rule = self._state, self._rule
         with tf.control_dependencies([state.position.assign_add(1, read_value=False)]):
             done = state.position.read_value()
-
         reached = self._reached
 
         def note(position: np.ndarray) -> np.ndarray:

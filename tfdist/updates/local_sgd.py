@@ -32,6 +32,7 @@ from tfdist.updates._local_sgd_state import moves as moves
 from tfdist.updates._local_sgd_step import LocalSGDStep, OwnGradients
 from tfdist.updates.bmuf import BlockSettings
 from tfdist.updates.pipeline import GoOn, Pairs, Stage, Update
+from tfdist.variables.session_variables import settable
 
 _ATTRIBUTE = "_tfdist_blocks"  # attribute of a session's graph: a list of its states
 _PLACE = "the end of a block"
@@ -284,6 +285,12 @@ def _of_graph(variables: Sequence[Any], rule: BlockSettings) -> LocalSGDState:
                 f"{both} is trained in two places of this graph, with different other variables. A block needs the "
                 "same variables in both places: apply gradients of the same variables, or use TFDIST_SYNC=gradients"
             )
+    others = [variable_name(v) for v in variables if v.name not in settable(graph)]
+    if others:
+        raise RuntimeError(
+            f"{others[0]} is trained in blocks, and is not among the graph's global variables, which a block's end "
+            "sets. Make it with an initial value, in tf.compat.v1.GraphKeys.GLOBAL_VARIABLES"
+        )
     known.append(_local_sgd_state.of_graph(variables, rule))
     return known[-1]
 
