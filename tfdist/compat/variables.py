@@ -107,7 +107,7 @@ def reads_own_table(variable: Any) -> bool:
 
 
 def value(variable: Any) -> np.ndarray:
-    """Return the value of an eager variable.
+    """Return the value of an eager variable, without a copy if it is in host memory.
 
     Unlike ``variable.numpy()`` it does not note the variable as one of a function that is traced now
     (``FuncGraph.watch_variable``, tensorflow/python/framework/func_graph.py). Such a function could not be called after
@@ -115,7 +115,7 @@ def value(variable: Any) -> np.ndarray:
     """
     with eager.mode(), eager.unrecorded():
         read = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
-        return np.asarray(read.numpy())
+        return np.asarray(read)
 
 
 def existing() -> list[Any]:

@@ -106,7 +106,9 @@ class VariableAverage:
             yield number
 
     def _means(self, results: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
-        return [mean.astype(dtype) for mean, dtype in zip(self._ordered(results), self._dtypes, strict=True)]
+        return [
+            mean.astype(dtype, copy=False) for mean, dtype in zip(self._ordered(results), self._dtypes, strict=True)
+        ]
 
     @property
     def keeps_back(self) -> bool:
