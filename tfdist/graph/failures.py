@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Callable
+from typing import Any
 
 _KEPT = 8  # exceptions; if several operations fail in one run, TensorFlow reports one
 
@@ -19,6 +21,18 @@ class Failures:
     def note(self, error: BaseException) -> None:
         """Note an exception inside a collective, before TensorFlow receives it."""
         self._noted.append(error)
+
+    def noting(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that notes the exceptions of ``call``."""
+
+        def noted(*args: Any) -> Any:
+            try:
+                return call(*args)
+            except BaseException as error:
+                self.note(error)
+                raise
+
+        return noted
 
     def behind(self, raised: BaseException) -> BaseException | None:
         """Return the noted exception that TensorFlow's error wraps; None if the error has another cause."""

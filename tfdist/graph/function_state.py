@@ -193,9 +193,8 @@ def accumulate(keys: Iterable[Hashable | None]) -> None:
 
 def made_alone() -> None:
     """Note that the function under construction, if there is one, computes gradients inside ``tfdist.alone``."""
-    if current() is not None:
-        for state in around(tf.compat.v1.get_default_graph()):
-            state.alone = True
+    for state in around(tf.compat.v1.get_default_graph()):
+        state.alone = True
 
 
 def tracing() -> None:

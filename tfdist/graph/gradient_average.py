@@ -83,13 +83,7 @@ class Average:
     def _buckets(
         self, whole: Mapping[int, tuple[str, tf.Tensor]], names: Sequence[str], group: Group
     ) -> tuple[list[list[int]], list[Part]]:
-        """Return the exchanges of tensors, and for each one the numbers of its gradients.
-
-        Args:
-          whole: by the number of a gradient, a word for the plan, and this rank's tensor.
-          names: names of the variables of all gradients.
-          group: ranks that take part.
-        """
+        """Return the exchanges of tensors, by numbers with words for the plan; and the numbers of each exchange."""
         job, own = self._job, [tensor for _, tensor in whole.values()]
         lines = [signature(kind, names[i], tensor) for i, (kind, tensor) in whole.items()]
         sent, of_whole = [gradient_to_wire(tensor, job) for tensor in own], [names[i] for i in whole]

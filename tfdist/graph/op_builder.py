@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -24,6 +24,7 @@ from tfdist.engine.collective import Collective
 from tfdist.engine.engines import DEVICE
 from tfdist.engine.exchange import Exchange
 from tfdist.graph import function_state
+from tfdist.graph.failures import Failures
 from tfdist.graph.graph_state import GraphState, make_state
 from tfdist.graph.job import Job
 from tfdist.graph.step_sums import Accumulation
@@ -80,8 +81,18 @@ def build(
     return Builder(collective, parts, job, broadcasts, made_by, names, accumulation).build()
 
 
+def failures_of(job: Job) -> Failures:
+    """Return where exceptions inside the operations built now are noted."""
+    return (
+        make_state(tf.compat.v1.get_default_graph()).failures if function_state.in_session() else job.functions.failures
+    )
+
+
 def call_back(
-    call: Callable[..., Any], tensors: Sequence[tf.Tensor], outputs: Sequence[tf.TensorSpec]
+    call: Callable[..., Any],
+    tensors: Sequence[tf.Tensor],
+    outputs: Sequence[tf.TensorSpec],
+    failures: Failures | None = None,
 ) -> list[tf.Tensor]:
     """Build or execute an operation that calls a Python function, and note its results as those of all ranks.
 
@@ -89,7 +100,10 @@ def call_back(
       call: function (arrays of ``tensors``) -> arrays of ``outputs``.
       tensors: arguments.
       outputs: dtypes and shapes of the results.
+      failures: where exceptions of the function are noted; None: the function does this.
     """
+    if failures is not None:
+        call = failures.noting(call)
     with function_state.owning_callbacks():
         found = tf.numpy_function(call, tensors, [spec.dtype for spec in outputs], stateful=True)
     results = list(found) if isinstance(found, list | tuple) else [found]
@@ -119,12 +133,8 @@ def build_meetings(
     """
 
     def call(size_bytes: np.ndarray) -> np.ndarray:
-        try:
-            for meet in meetings:
-                meet(int(size_bytes))
-        except BaseException as error:
-            job.functions.failures.note(error)
-            raise
+        for meet in meetings:
+            meet(int(size_bytes))
         return np.array(True)
 
     sizes = [tf.size(t, tf.int64) * t.dtype.size for t in given if t.dtype not in (tf.resource, tf.variant)]
@@ -133,7 +143,7 @@ def build_meetings(
     behind = [*after, *calls, *(t.op for t in given)]
     with tf.device(DEVICE), tf.control_dependencies(behind), function_state.owning_callbacks():
         total = tf.add_n([tf.zeros([], tf.int64), *sizes])
-        return [tf.numpy_function(call, [total], tf.bool, stateful=True).op]
+        return [tf.numpy_function(job.functions.failures.noting(call), [total], tf.bool, stateful=True).op]
 
 
 def _check_open(collective: Collective) -> None:
@@ -159,23 +169,35 @@ def check_made(made: Made, now: Made, what: str) -> None:
         )
 
 
-class _Site(Protocol):
-    """Place where a collective is built: a session's graph or a function; or none, if it is executed eagerly."""
+class _Site:
+    """Place where a collective is executed eagerly, or built; see the subclasses.
 
-    collective: Collective
-    compiled: bool
-    key: str
+    Attributes:
+      collective: the collective, or the one of an earlier step or function with the same plan.
+      key: text by which the next step, and a function that is traced again, find it.
+      compiled: True if XLA compiles what is built.
+    """
+
+    compiled = False
+
+    def __init__(self, collective: Collective, job: Job, number: int = 0) -> None:
+        self.key = "\n".join([collective.name, *collective.plan, str(number)])
+        self.collective = job.functions.known(self.key, collective)
+        self._job = job
 
     def before(self) -> list[tf.Operation]:
         """Return the operations that must run before the collective begins."""
+        self._job.functions.executed(self.collective)
+        self._job.open([self.collective])
+        return []
 
     def add(self, results: Sequence[tf.Tensor]) -> None:
         """Register the results of one operation of the collective."""
 
-    def add_built(self, ops: Sequence[tf.Operation]) -> None:
+    def add_parts(self, ops: Sequence[tf.Operation]) -> None:
         """Register stateful operations that a part's ``build`` has built."""
 
-    def built(self, last: Sequence[tf.Tensor]) -> None:
+    def ends(self, last: Sequence[tf.Tensor]) -> None:
         """Register ``last``, the results of the operations that end the collective, when all operations are built."""
 
     def check(self) -> None:
@@ -185,15 +207,9 @@ class _Site(Protocol):
           SettingsError: the script has changed a setting that the collective was built by.
         """
 
-    def failed(self, error: BaseException) -> None:
-        """Note an exception inside the collective, to be raised instead of TensorFlow's error around it."""
 
-
-class _InSession:
-    """A graph that a session runs."""
-
-    compiled = False
-    key = ""
+class _InSession(_Site):
+    """A graph that a session runs. The script itself chooses when it builds it."""
 
     def __init__(self, collective: Collective, broadcasts: bool) -> None:
         self.collective = collective
@@ -206,53 +222,36 @@ class _InSession:
     def add(self, results: Sequence[tf.Tensor]) -> None:
         self._state.add_op(results[0].op, self.collective)
 
-    def add_built(self, ops: Sequence[tf.Operation]) -> None:
-        pass
 
-    def built(self, last: Sequence[tf.Tensor]) -> None:
-        pass
-
-    def check(self) -> None:
-        """Check nothing: the script itself chooses when it builds a session's graph."""
-
-    def failed(self, error: BaseException) -> None:
-        self._state.failures.note(error)
-
-
-class _OutsideSessions:
-    """A function, or eager execution."""
+class _InFunction(_Site):
+    """A function under construction."""
 
     def __init__(
         self,
+        graph: Any,
         collective: Collective,
         parts: Sequence[Part],
         job: Job,
         made_by: Callable[[], Made],
         names: Sequence[str],
     ) -> None:
-        self._graph = function_state.current()
-        self._job = job
+        self._manager = graph.experimental_acd_manager
         self._made_by, self._made = made_by, made_by()
-        name = function_state.compiled_as(self._graph)
-        self.compiled = bool(name)
-        key = "\n".join([collective.name, *collective.plan])
-        number = 0
-        if self._graph is not None:
-            if name:
-                _check_compiled(self._graph, name, parts)
-            # Two collectives with the same plan in one function may run at the same time: a number tells them apart.
-            own = next(function_state.around(self._graph))
-            number = own.counts[key]
-            own.counts[key] += 1
-        # A function that is traced again, and the next eager step, find their collective by this key.
-        self.key = f"{key}\n{number}"
-        self.collective = job.functions.known(self.key, collective)
-        for state in function_state.around(self._graph):
+        name = function_state.compiled_as(graph)
+        if name:
+            _check_compiled(graph, name, parts)
+        self._state = next(function_state.around(graph))
+        # Two collectives with the same plan in one function may run at the same time: a number tells them apart.
+        plan = "\n".join([collective.name, *collective.plan])
+        super().__init__(collective, job, self._state.counts[plan])
+        self._state.counts[plan] += 1
+        for state in function_state.around(graph):
             state.collectives[self.collective] = tuple(names)
+        self.compiled = bool(name)
         if self.compiled:
             # If sizes depend on the call's arguments, these must have the same number of bytes on all ranks.
             self._of_unknown_sizes = any(not tensor.shape.is_fully_defined() for part in parts for tensor in part.after)
-            own.meetings.append(self._meet)
+            self._state.meetings.append(self._meet)
 
     def _meet(self, size_bytes: int) -> None:
         """Let the ranks meet, once for all parts. Collective: the group's ranks."""
@@ -264,35 +263,33 @@ class _OutsideSessions:
         self.collective.communicate(0)
 
     def before(self) -> list[tf.Operation]:
-        if self._graph is None:
-            self._job.functions.executed(self.collective)
-            self._job.open([self.collective])
-            return []
-        return list(next(function_state.around(self._graph)).last)
+        return list(self._state.last)
 
     def add(self, results: Sequence[tf.Tensor]) -> None:
-        self.add_built([results[0].op])
+        self.add_parts([results[0].op])
 
-    def add_built(self, ops: Sequence[tf.Operation]) -> None:
-        assert self._graph is not None
+    def add_parts(self, ops: Sequence[tf.Operation]) -> None:
         # Else TensorFlow would run it after all stateful operations built before, such as a print of the average.
         # (TensorFlow first tries a loop's body in a temporary graph, which has no manager.)
-        if self._graph.experimental_acd_manager is not None:
-            for op in ops:
-                self._graph.experimental_acd_manager.run_independently(op)
+        for op in ops if self._manager is not None else ():
+            self._manager.run_independently(op)
 
-    def built(self, last: Sequence[tf.Tensor]) -> None:
-        if self._graph is not None:
-            next(function_state.around(self._graph)).last = [tensor.op for tensor in last]
+    def ends(self, last: Sequence[tf.Tensor]) -> None:
+        self._state.last = [tensor.op for tensor in last]
 
     def check(self) -> None:
-        if self._graph is None:
-            return  # it was built with the current settings
         check_made(self._made, self._made_by(), self.collective.name)
 
-    def failed(self, error: BaseException) -> None:
-        if self._graph is not None:  # an eager exception is raised unchanged
-            self._job.functions.failures.note(error)
+
+def _site(
+    collective: Collective, broadcasts: bool, parts: Sequence[Part], job: Job, made_by: Callable[[], Made],
+    names: Sequence[str],
+) -> _Site:  # fmt: skip
+    """Return the place where the present code is built or executed."""
+    if function_state.in_session():
+        return _InSession(collective, broadcasts)
+    graph = function_state.current()
+    return _Site(collective, job) if graph is None else _InFunction(graph, collective, parts, job, made_by, names)
 
 
 def _check_compiled(graph: Any, name: str, parts: Sequence[Part]) -> None:
@@ -332,13 +329,10 @@ class Builder:
         names: Sequence[str] = (),
         accumulation: Accumulation | None = None,
     ) -> None:
-        self._site: _Site = (
-            _InSession(collective, broadcasts)
-            if function_state.in_session()
-            else _OutsideSessions(collective, parts, job, made_by, names)
-        )
+        self._site = _site(collective, broadcasts, parts, job, made_by, names)
         self.collective = self._site.collective
         self._parts = parts
+        self._failures = failures_of(job)
         self._data_comparison = job.data_comparison
         self._device = DEVICE
         self._span = self.collective.span
@@ -360,7 +354,7 @@ class Builder:
                 with tf.control_dependencies(before):
                     before = results[number] = self._built(part.build, results[number])
                 ended += before
-        self._site.built(ended)
+        self._site.ends(ended)
         return results
 
     def _compiled(self) -> list[list[tf.Tensor]]:
@@ -374,7 +368,7 @@ class Builder:
             # A negative key differs from the keys that arrivals return, which are positive.
             key = -1 - (zlib.crc32(f"{self._site.key}\n{number}".encode()) >> 1)
             results.append(self._built(part.build, [counts, tf.constant(key)]))
-        self._site.built([of_one[0] for of_one in results])
+        self._site.ends([of_one[0] for of_one in results])
         return results
 
     def _built(self, build: Callable[..., list[tf.Tensor]], results: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -384,7 +378,7 @@ class Builder:
         graph = tf.compat.v1.get_default_graph()
         known = len(graph.get_operations())
         own = [tf.identity(result) for result in build(*results)]
-        self._site.add_built([op for op in graph.get_operations()[known:] if op.op_def.is_stateful])
+        self._site.add_parts([op for op in graph.get_operations()[known:] if op.op_def.is_stateful])
         make_state(graph).exchanged.update(result.op for result in own)
         return own
 
@@ -465,8 +459,7 @@ class Builder:
         self, call: Callable[..., Any], tensors: Sequence[tf.Tensor], outputs: Sequence[tf.TensorSpec]
     ) -> list[tf.Tensor]:
         results = call_back(call, tensors, outputs)
-        if not tf.executing_eagerly():
-            self._site.add(results)
+        self._site.add(results)
         return results
 
     @contextlib.contextmanager
@@ -476,7 +469,7 @@ class Builder:
             self._site.check()
             yield
         except BaseException as error:
-            self._site.failed(error)
+            self._failures.note(error)
             raise
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfdist.compat.graphs import is_symbolic
 from tfdist.engine.other_exchanges import own_copy
 from tfdist.graph import function_state
-from tfdist.graph.op_builder import call_back
+from tfdist.graph.op_builder import call_back, failures_of
 from tfdist.horovod._state import state
 from tfdist.horovod.named.negotiation import Results
 from tfdist.horovod.named.requests import Kind, Request, tensors_of
@@ -109,16 +109,15 @@ class Operation:
             return underway.pop(int(number)).result()
 
         graph = tf.compat.v1.get_default_graph()
-        known, signal = len(graph.get_operations()), Signal()
+        known, signal, failures = len(graph.get_operations()), Signal(), failures_of(state.job)
         with tf.name_scope(f"horovod/{self._kind}"):
-            if not function_state.in_session():
-                next(function_state.around(graph))  # so that the function raises the original exception of a failure
+            next(function_state.around(graph), None)  # so that a function raises the original exception of a failure
             with tf.control_dependencies([signal.clear()]):
-                number = call_back(start, [tf.TensorSpec([], tf.int64)], state.job, tensors)
+                number = call_back(start, tensors, [tf.TensorSpec([], tf.int64)], failures)
             with tf.control_dependencies(number):
                 ended = signal.wait()
             with tf.control_dependencies([ended]):
-                results = call_back(finish, outputs, state.job, number)
+                results = call_back(finish, number, outputs, failures)
         manager = getattr(graph, "experimental_acd_manager", None)
         if manager is not None and self._kind not in ("barrier", "join"):
             for op in graph.get_operations()[known:]:  # else they would be executed in sequence, in this rank's order

@@ -44,20 +44,17 @@ def broadcast_behind(initializer: tf.Operation, variables: Sequence[Any], job: J
 
     def call(*values: np.ndarray) -> list[np.ndarray]:
         own = {name: array(value) for name, value in zip(names, values, strict=True)}
-        try:
-            # TensorFlow runs several initialisers in parallel threads.
-            with job.world.waits.callers.acting(), _one_at_a_time:
-                _, received = meet(job.world.control, visitor, lambda: own)
-            return [_fitting(name, own[name], received) for name in names]
-        except BaseException as error:
-            state.failures.note(error)
-            raise
+        # TensorFlow runs several initialisers in parallel threads.
+        with job.world.waits.callers.acting(), _one_at_a_time:
+            _, received = meet(job.world.control, visitor, lambda: own)
+        return [_fitting(name, own[name], received) for name in names]
 
     with without_control_dependencies(graph), tf.name_scope("tfdist/broadcast"):
         with tf.control_dependencies([initializer]):
             values = [_read(v) for v in chosen]
         with tf.device("/device:CPU:0"):
-            received = tf.numpy_function(call, values, [v.dtype for v in values], stateful=True)
+            noted = state.failures.noting(call)
+            received = tf.numpy_function(noted, values, [v.dtype for v in values], stateful=True)
         assignments = [_assign(v, value) for v, value in zip(chosen, received, strict=True)]
         result = tf.group(initializer, *assignments, name="init")
     state.add_init_op(result, names)
