@@ -346,7 +346,7 @@ class Builder:
         with tf.device(self._device), tf.control_dependencies(self._site.before()):
             results = self._fused() if len(self._parts) == 1 else self._split()
         if self._accumulation is not None:
-            self._accumulation.built(results[0].pop())
+            self._accumulation.due_in(results[0].pop())
         ended = [of_one[0] for of_one in results if of_one]
         before: Sequence[tf.Tensor] = ()
         for number, part in enumerate(self._parts):

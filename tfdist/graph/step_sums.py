@@ -42,5 +42,5 @@ class Accumulation(Protocol):
     def sums(self, collective: Collective) -> Sums:
         """Return the sums for a collective under construction."""
 
-    def built(self, due: tf.Tensor) -> None:
+    def due_in(self, due: tf.Tensor) -> None:
         """Take a bool tensor that is true in the steps whose result is applied."""

@@ -106,7 +106,7 @@ class Accumulated:
             return sums
         return self._known.setdefault((self._keys, collective), sums)
 
-    def built(self, due: tf.Tensor) -> None:
+    def due_in(self, due: tf.Tensor) -> None:
         """See ``step_sums.Accumulation``."""
         self.due = due
         self._all_due[id(due)] = due

@@ -50,7 +50,7 @@ class ErrorFeedback:
         self._steps = steps
         steps.moments.begins.append(self._begun)
 
-    def built(self) -> None:
+    def make_variables(self) -> None:
         """Make variables for the rounding errors, after the averages that an optimizer applies have been built."""
         state = state_of(tf.compat.v1.get_default_graph()) if function_state.in_session() else None
         for collective in state.world_collectives if state else ():

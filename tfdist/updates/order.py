@@ -26,7 +26,7 @@ def pipeline_of(steps: Steps) -> Pipeline:
             NoteTrained(steps),
             Accumulations(job),  # before the exchange, which counts the accumulated steps
             local_sgd_of(steps),  # a block surrounds the exchange, which it replaces, and all that sets its variables
-            Reduce(steps, error_feedback_of(steps).built),
+            Reduce(steps, error_feedback_of(steps).make_variables),
             SetSameValues(steps),
             loss_scaling_of(steps),  # decides on averages, so that all ranks leave the same updates out
             ConditionalUpdates(job),

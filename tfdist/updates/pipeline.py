@@ -167,11 +167,11 @@ class Reduce(Stage):
 
     Args:
       steps: objects around the training steps of this process.
-      built: function that is called when averages have been built in a graph.
+      after_build: function that is called when averages have been built in a graph.
     """
 
-    def __init__(self, steps: Steps, built: Callable[[], None]) -> None:
-        self._job, self._eager, self._built = steps.job, steps.eager, built
+    def __init__(self, steps: Steps, after_build: Callable[[], None]) -> None:
+        self._job, self._eager, self._after_build = steps.job, steps.eager, after_build
         self._told: set[str] = set()
         self._together = TensorCollectives(steps.job, steps.job.world)
 
@@ -189,7 +189,7 @@ class Reduce(Stage):
         else:
             averages = gradient_rewrite.averaged(pairs, self._job, update.accumulation, update.reducer)
             gradient_rewrite.warn_of_condition(self._job)
-            self._built()
+            self._after_build()
         if not update.in_block:
             self._say_rows(update)
         for n, average in zip(others, averages, strict=True):
