@@ -80,7 +80,7 @@ def _tf_keras(patches: Patches, job: Job, fit_steps: FitSteps, blocks: LocalSGD)
             original(session)
 
     def fit(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = fit_steps.fit_tf_keras(original, self, *args, **kwargs)
+        result = fit_steps.fit(original, self, *args, **kwargs)
         if job.switches.rewrites:
             blocks.end()
         return result

@@ -68,7 +68,10 @@ class FitSteps:
         self._said_uncompiled = False
 
     def fit(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-        """Hook around ``Model.fit``. Collective: all ranks, unless inside ``alone``."""
+        """Hook around ``Model.fit`` of Keras 3 and tf_keras. Collective: all ranks, unless inside ``alone``.
+
+        tf_keras makes no epoch iterator: its batches stay as they are.
+        """
         if not self._job.switches.rewrites:
             return self._job.failing_plainly(lambda: original(model, *args, **kwargs))
         gradient_rewrite.check_replicas(getattr(model, "distribute_strategy", None))
@@ -78,23 +81,12 @@ class FitSteps:
         given["callbacks"] = self._around(given.get("callbacks"), model)
         self._quieten(given)
         self._batches.begin(given)
-        self._thread.awaiting = True
+        self._thread.awaiting = _package(model) == "keras"
         try:
             return self._job.failing_plainly(lambda: original(*bound.args, **bound.kwargs))
         finally:
             self._thread.awaiting = False
             self._job.switches.last_steps = None
-
-    def fit_tf_keras(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-        """Hook around ``Model.fit`` of tf_keras, which leaves the batches as they are. Collective: all ranks."""
-        if not self._job.switches.rewrites:
-            return original(model, *args, **kwargs)
-        bound = inspect.signature(original).bind(model, *args, **kwargs)
-        given = bound.arguments
-        self._shard(given)
-        given["callbacks"] = self._around(given.get("callbacks"), model)
-        self._quieten(given)
-        return original(*bound.args, **bound.kwargs)
 
     def log_on_rank_0(self, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
         """Hook around ``evaluate`` and ``predict``, which each rank runs for itself: only rank 0 shows progress."""
