@@ -194,13 +194,12 @@ def _reduced(own: Sequence[Any], op: DdlOp) -> list[Any]:
 
 
 def _averages_among(own: Sequence[Any]) -> list[bool]:
-    """Return for each tensor whether it is an average now: an unchanged gradient. Collective: all ranks."""
+    """Return for each tensor whether it is an average now: an unchanged gradient."""
     if _world.size == 1 or not own:
         return [isinstance(value, tf.IndexedSlices) for value in own]  # True keeps slices, which need not become dense
     if not tf.executing_eagerly():
         return gradient_rewrite.average_unchanged(own, _job)
-    floating = all(value.dtype.is_floating for value in own)
-    return [floating and _process.steps.eager.same(own, "tensors that are reduced eagerly")] * len(own)
+    return [_process.steps.eager.is_average(value) for value in own]
 
 
 __all__ = ["allreduce_n", "bcast", "grads_reduce", "init", "num_hosts"]

@@ -18,7 +18,6 @@ from tfdist.compat import eager, optimizers
 from tfdist.compat import variables as tf_variables
 from tfdist.compat.graphs import is_symbolic
 from tfdist.compat.variables import native
-from tfdist.core.checksum import checksum
 from tfdist.core.log import announce
 from tfdist.graph.job import Job
 from tfdist.graph.markers import times, variable_key, variable_name
@@ -186,7 +185,7 @@ class EagerSteps:
         self._variables.trained.update(variable_key(s) for g, s in pairs if g is not None and _is_variable(s))
         self._replicas.eagerly(optimizer, lambda: self._held(optimizer, sources))
         self._reads.clear()
-        own = [self._averages.get(id(g)) is not g and variable_key(s) in self._thread.own for g, s in pairs]
+        own = [not self.is_average(g) and variable_key(s) in self._thread.own for g, s in pairs]
         for source in sources:
             self._thread.own.pop(variable_key(source), None)
         averaged = self.gradients(
@@ -218,16 +217,9 @@ class EagerSteps:
         self._averages.update({id(a): a for a in averages})
         return averages
 
-    def same(self, values: Sequence[Any], place: str) -> bool:
-        """Return whether all ranks have the same values, as for averages that a tape has returned.
-
-        Collective: all ranks, with the same number of values.
-
-        Args:
-          values: eager tensors or slices.
-          place: description of the call, for messages.
-        """
-        return len(set(self._job.world.control.arrive(place, self._digest(values)))) == 1
+    def is_average(self, gradient: Any) -> bool:
+        """Return whether a gradient is an average that a tape has returned, and that the script has not changed."""
+        return self._averages.get(id(gradient)) is gradient
 
     def own(self, keys: Sequence[Hashable], reason: str) -> None:
         """Note, with the reason, that the gradients of these variables are not averaged yet."""
@@ -271,12 +263,6 @@ class EagerSteps:
         for i, average in zip(chosen, averages, strict=True):
             result[i] = average
         return result
-
-    def _digest(self, gradients: Sequence[Any]) -> int:
-        if all(self._averages.get(id(g)) is g for g in gradients):
-            return 1  # averages that tfdist has returned are the same on all ranks
-        parts = [t for g in gradients for t in ([g.values, g.indices] if isinstance(g, tf.IndexedSlices) else [g])]
-        return checksum(parts)
 
     def _say_first(self) -> None:
         if not self._said:
