@@ -29,10 +29,6 @@ def is_plain_function(graph: Any) -> bool:
     return type(graph) is func_graph.FuncGraph
 
 
-# The classes of all graphs.
-GRAPHS: tuple[type, ...] = (tf.Graph, func_graph.FuncGraph)
-
-
 def is_reference(dtype: tf.DType) -> bool:
     """Return whether a dtype is of a reference variable of TensorFlow 1 (tensorflow/python/framework/dtypes.py)."""
     return bool(dtype._is_ref_dtype)

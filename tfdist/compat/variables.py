@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Hashable, Iterable
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
-from tfdist.compat import eager
+from tfdist.compat import eager, objects
 from tfdist.compat.graphs import is_symbolic
 
 
@@ -120,13 +119,7 @@ def value(variable: Any) -> np.ndarray:
 
 def existing() -> list[Any]:
     """Return all eager variables that exist, in the order in which they were made."""
-    kinds: set[type] = set()
-    new = [resource_variable_ops.BaseResourceVariable]
-    while new:
-        kinds.update(new)
-        new = [below for kind in new for below in kind.__subclasses__()]
-    # Not isinstance: it takes long for so many objects, and imports some lazy modules.
-    found = [o for o in gc.get_objects() if type(o) in kinds]
+    found = objects.existing(resource_variable_ops.BaseResourceVariable)
     # Variables of graphs have no value in this process.
     found = [o for o in found if (handle := getattr(o, "_handle", None)) is not None and not is_symbolic(handle)]
     return sorted(found, key=lambda v: int(name(v).rpartition("_")[2]))

@@ -7,14 +7,13 @@ existed would silently train each rank alone. Running it raises an error.
 from __future__ import annotations
 
 import functools
-import gc
 import re
 import weakref
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist.compat.graphs import GRAPHS
+from tfdist.compat.objects import existing
 from tfdist.graph.traversal import WRITES, ancestors, bodies
 
 _GRADIENTS = re.compile(r"(^|/)gradients?(_tape|_\d+)?/")  # the scopes of tf.gradients, and of tapes in functions
@@ -28,8 +27,7 @@ class EarlierGraphs:
     """The graphs that train and that existed when this object was made."""
 
     def __init__(self) -> None:
-        # (Not isinstance: it imports some lazy modules, and fails for dead proxies, as it reads ``__class__``.)
-        graphs = [o for o in gc.get_objects() if issubclass(type(o), GRAPHS)]
+        graphs = existing(tf.Graph)
         self._updates: weakref.WeakKeyDictionary[Any, frozenset[tf.Operation]] = weakref.WeakKeyDictionary()
         for graph in graphs:
             if updates := _updates(graph):
