@@ -51,10 +51,10 @@ def _hook(name: str, path: str, old: str, tests: str, every_case: bool = False) 
 
 
 MUTANTS = (
-    _hook("TensorFlow's apply_gradients", "optimizers", "replace_in_tree(tf_optimizer.Optimizer", "cases_law"),
-    _hook("Keras's apply", "optimizers", 'BaseOptimizer, "apply"', "cases_keywords"),
-    _hook("Keras's build", "optimizers", 'BaseOptimizer, "build"', "cases_local_sgd or cases_loss_scale"),
-    _hook("tf_keras's optimizers", "optimizers", '"tf_keras.src.optimizers.optimizer"', "cases_keywords or tf_keras"),
+    _hook("TensorFlow's apply_gradients", "optimizers", "in_tree(tf_optimizer.Optimizer", "cases_law"),
+    _hook("Keras's apply", "optimizers", 'keras, in_tree, "apply"', "cases_keywords"),
+    _hook("Keras's build", "optimizers", 'keras, in_tree, "build"', "cases_local_sgd or cases_loss_scale"),
+    _hook("tf_keras's optimizers", "optimizers", '"tf_keras.src.optimizers.optimizer:', "cases_keywords or tf_keras"),
     _hook("tf_keras's legacy optimizers", "optimizers", "legacy.optimizer_v2", "cases_keywords"),
     Mutant(
         "optimizers' variables are not shared",
@@ -88,18 +88,22 @@ MUTANTS = (
     _hook(
         "make_train_function",
         "keras_fit",
-        'owner, "make_train_function"',
+        'owner, "make_train_function", fit.',
         "cases_keras and (eagerly or equal or variations_of_fit)",
         True,
     ),
     _hook(
-        "tf_keras's make_train_function", "keras_fit", 'module.Model, "make_train_function"', "compiled_training", True
+        "tf_keras's make_train_function",
+        "keras_fit",
+        'owner, "make_train_function", make_train',
+        "compiled_training",
+        True,
     ),
     _hook("stop_training", "keras_fit", 'assign(owner, "stop_training"', "cases_keras or cases_stop or cases_replicas"),
     _hook("the epoch's iterator", "keras_fit", "TFEpochIterator", "uneven or cases_keras or cases_replicas"),
-    _hook("adapt", "keras_fit", 'getattr(module, name), "adapt"', "layers_that_were_adapted"),
+    _hook("adapt", "keras_fit", 'replace_in_tree, "adapt"', "layers_that_were_adapted"),
     _hook("synchronised batch normalisation", "batch_normalization", '"_compute_moments_sync"', "cases_batch"),
-    _hook("moments with a mask", "batch_normalization", 'BatchNormalization, "_moments"', "cases_batch"),
+    _hook("moments with a mask", "batch_normalization", 'patches.replace, "_moments"', "cases_batch"),
     _hook("Saver.save", "checkpoints", 'saver.Saver, "save"', "cases_local_sgd or cases_int8 or cases_saves"),
     _hook("Saver.restore", "checkpoints", 'saver.Saver, "restore"', "cases_local_sgd or cases_loss_scale"),
     _hook("moving averages", "moving_averages", 'ExponentialMovingAverage, "apply"', "cases_accumulation"),

@@ -95,14 +95,11 @@ def _keras(patches: Patches, batch: BatchMoments) -> None:
 
         return batch.moments(inputs, self._reduction_axes, False, _with_channels(mask), backend.epsilon())
 
-    for name in ("keras.src.backend.tensorflow.nn", "keras.src.backend.tensorflow.ops.nn"):  # ops.nn since 3.16
-        patches.when_imported(
-            name, lambda m: patches.replace(m, "_compute_moments_sync", compute, ("x", "axes", "keepdims"))
-        )
-    patches.when_imported(
-        "keras.src.layers.normalization.batch_normalization",
-        lambda m: patches.replace(m.BatchNormalization, "_moments", of_layer, ("self", "inputs", "mask")),
-    )
+    for module in ("nn", "ops.nn"):  # ops.nn since 3.16
+        where, first = f"keras.src.backend.tensorflow.{module}", ("x", "axes", "keepdims")
+        patches.when_imported(where, patches.replace, "_compute_moments_sync", compute, first)
+    where = "keras.src.layers.normalization.batch_normalization:BatchNormalization"
+    patches.when_imported(where, patches.replace, "_moments", of_layer, ("self", "inputs", "mask"))
 
 
 def _tf_keras(patches: Patches, batch: BatchMoments) -> None:
@@ -118,10 +115,8 @@ def _tf_keras(patches: Patches, batch: BatchMoments) -> None:
         return tf.cast(mean, x.dtype), tf.cast(variance, x.dtype)
 
     first = ("self", "x", "reduction_axes", "keep_dims")
-    patches.when_imported(
-        "tf_keras.src.layers.normalization.batch_normalization",
-        lambda m: patches.replace(m.BatchNormalizationBase, "_sync_calculate_mean_and_var", compute, first),
-    )
+    where = "tf_keras.src.layers.normalization.batch_normalization:BatchNormalizationBase"
+    patches.when_imported(where, patches.replace, "_sync_calculate_mean_and_var", compute, first)
 
 
 def _with_channels(mask: Any) -> tf.Tensor:

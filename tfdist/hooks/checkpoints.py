@@ -94,18 +94,13 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
             return None
         return original(self, store)
 
-    def keras_optimizers(module: Any) -> None:
-        patches.replace(module.BaseOptimizer, "load_own_variables", load_own, ("self", "store"))
-
-    def keras(module: Any) -> None:
-        for name in ("save_model", "save_weights_only"):
-            patches.replace_everywhere(module, name, write, ("model",))
-
     patches.replace(saver.Saver, "save", save, ("self", "sess"))
     patches.replace(saver.Saver, "restore", restore, ("self", "sess", "save_path"))
     patches.replace(checkpoint.TrackableSaver, "save", write, ("self", "file_prefix"))
-    patches.when_imported("keras.src.saving.saving_lib", keras)
-    patches.when_imported("keras.src.optimizers.base_optimizer", keras_optimizers)
+    for name in ("save_model", "save_weights_only"):
+        patches.when_imported("keras.src.saving.saving_lib", patches.replace_everywhere, name, write, ("model",))
+    where = "keras.src.optimizers.base_optimizer:BaseOptimizer"
+    patches.when_imported(where, patches.replace, "load_own_variables", load_own, ("self", "store"))
 
 
 def _sync(value: str) -> str:

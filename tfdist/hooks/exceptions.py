@@ -45,7 +45,7 @@ def _of_the_main_thread(patches: Patches, job: Job, active: Callable[[], bool]) 
         text = "".join(traceback.format_exception(kind, error, trace))
         abort(world, f"tfdist: rank {world.rank} of {world.size} failed:\n{text}")
 
-    patches.assign(sys, "excepthook", previous, end_the_job)
+    patches.assign(sys, "excepthook", end_the_job)
 
 
 def _of_other_threads(patches: Patches, job: Job, active: Callable[[], bool]) -> None:
@@ -64,4 +64,4 @@ def _of_other_threads(patches: Patches, job: Job, active: Callable[[], bool]) ->
             name = thread.name if thread is not None else "a thread"
             abort(world, f"tfdist: rank {world.rank} of {world.size} failed in {name}:\n{text}")
 
-    patches.assign(threading, "excepthook", previous, end_the_job)
+    patches.assign(threading, "excepthook", end_the_job)

@@ -48,7 +48,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
         return original(path, *args, **kwargs)
 
     leave_program.__doc__ = sys.exit.__doc__
-    patches.assign(sys, "exit", sys.exit, leave_program)
+    patches.assign(sys, "exit", leave_program)
     patches.replace(os, "_exit", leave_at_once)
     for name in ("execv", "execve"):
         patches.replace(os, name, execute)

@@ -12,9 +12,10 @@ from tensorflow.python.framework import func_graph
 from tensorflow.python.ops import cond_v2
 from tensorflow.python.ops import resource_variable_ops as tf_resources
 
+from tfdist.compat.objects import with_subclasses
 from tfdist.graph import conditions, function_state
 from tfdist.graph.job import Job
-from tfdist.hooks.patches import Patches, with_subclasses
+from tfdist.hooks.patches import Patches, after, before
 from tfdist.training import variable_writes
 from tfdist.training.steps import Steps
 
@@ -45,29 +46,13 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
     def call(original: Callable[..., Any], self: Any, tensor_inputs: Any, captured_inputs: Any) -> Any:
         return steps.functions.call(self, tensor_inputs, lambda: original(self, tensor_inputs, captured_inputs))
 
-    def assign(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-        steps.eager.assigned(self)
-        return original(self, *args, **kwargs)
-
-    def restore(original: Callable[..., Any], handle: Any, *args: Any, **kwargs: Any) -> Any:
-        steps.eager.restored(handle)
-        return original(handle, *args, **kwargs)
-
-    def made(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        steps.eager.created(self)
-
-    def read(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-        steps.eager.read(self)
-        return original(self, *args, **kwargs)
-
     def condition(original: Callable[..., Any], pred: Any, *args: Any, **kwargs: Any) -> Any:
         with conditions.building(pred):
             return original(pred, *args, **kwargs)
 
     # AutoGraph must not rewrite tfdist's code where a function calls it.
     rules = autograph_config.CONVERSION_RULES
-    patches.assign(autograph_config, "CONVERSION_RULES", rules, (autograph_config.DoNotConvert("tfdist"), *rules))
+    patches.assign(autograph_config, "CONVERSION_RULES", (autograph_config.DoNotConvert("tfdist"), *rules))
     patches.replace(
         concrete_function.ConcreteFunction, "_call_flat", call, ("self", "tensor_inputs", "captured_inputs")
     )
@@ -75,16 +60,17 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
     patches.replace(func_graph, "func_graph_from_py_func", trace, ("name", "python_func"))
     patches.replace(func_graph.FuncGraph, "_create_op_internal", create_op, ("self", "op_type", "inputs"))
     for name in ("_read_variable_op", "sparse_read", "gather_nd"):
-        patches.replace(tf_resources.BaseResourceVariable, name, read, ("self",))
+        patches.replace(tf_resources.BaseResourceVariable, name, before(steps.eager.read), ("self",))
     for kind in (
         tf_resources.ResourceVariable,
         tf_resources.UninitializedVariable,
         polymorphic_function.UnliftedInitializerVariable,
     ):
-        patches.replace(kind, "__init__", made, ("self",))
+        patches.replace(kind, "__init__", after(steps.eager.created), ("self",))
     # Restoring a checkpoint calls this; the methods that assign do not.
-    patches.replace(tf_resources, "shape_safe_assign_variable_handle", restore, ("handle",))
+    restored = before(steps.eager.restored)
+    patches.replace(tf_resources, "shape_safe_assign_variable_handle", restored, ("handle",))
     for name in _ASSIGNING:
         for cls in with_subclasses(tf_resources.BaseResourceVariable):
             if name in vars(cls):
-                patches.replace(cls, name, assign, ("self",))
+                patches.replace(cls, name, before(steps.eager.assigned), ("self",))

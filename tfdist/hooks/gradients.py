@@ -12,7 +12,7 @@ from tensorflow.python.ops import gradients_impl, gradients_util
 from tfdist.graph import function_state, marking
 from tfdist.graph.job import Job
 from tfdist.graph.markers import variable_key
-from tfdist.hooks.patches import Outermost, Patches
+from tfdist.hooks.patches import Outermost, Patches, before
 from tfdist.training.eager_step import EagerSteps
 from tfdist.training.steps import Steps
 from tfdist.updates.loss_scaling import LossScaling, loss_scaling_of, seeds, unscaled
@@ -31,35 +31,34 @@ def _tf_gradients(patches: Patches, job: Job, scaling: LossScaling, outermost: O
     """Hook ``tf.gradients`` (v1 and v2), ``compute_gradients``, and ``tf.hessians``, which calls it in a loop:
     tensorflow/python/ops/gradients_util.py, …/gradients_impl.py."""
 
+    @outermost.only
     def helper(original: Callable[..., Any], ys: Any, xs: Any, grad_ys: Any = None, *args: Any, **kwargs: Any) -> Any:
-        def wrapper() -> Any:
-            if not job.switches.automatic:
-                return original(ys, xs, grad_ys, *args, **kwargs)
-            targets, variables = _list(ys), _list(xs)
-            trained = any(variable_key(x) is not None for x in variables)
-            scale = scaling.scale(targets) if trained and kwargs.get("src_graph") is None else None
-            if scale is None:
-                derivatives = original(ys, xs, grad_ys, *args, **kwargs)
-            else:
-                given = seeds(scale, targets, None if grad_ys is None else _list(grad_ys))
-                derivatives = unscaled(original(targets, xs, given, *args, **kwargs), variables, scale)
-            return marking.marked(variables, derivatives, job, ys)
+        if not job.switches.automatic:
+            return original(ys, xs, grad_ys, *args, **kwargs)
+        if kwargs.get("src_graph") is None:
+            derivatives = _scaled(scaling, ys, xs, grad_ys, lambda given: original(ys, xs, given, *args, **kwargs))
+        else:  # of a function's body
+            derivatives = original(ys, xs, grad_ys, *args, **kwargs)
+        return marking.marked(tf.nest.flatten(xs), derivatives, job, ys)
 
-        return outermost.call(wrapper, lambda: original(ys, xs, grad_ys, *args, **kwargs))
-
+    @outermost.only
     def hessians(original: Callable[..., Any], ys: Any, xs: Any, *args: Any, **kwargs: Any) -> Any:
-        def wrapper() -> Any:
-            result = original(ys, xs, *args, **kwargs)
-            return marking.marked(_list(xs), result, job, ys) if job.switches.automatic else result
-
-        return outermost.call(wrapper, lambda: original(ys, xs, *args, **kwargs))
+        result = original(ys, xs, *args, **kwargs)
+        return marking.marked(tf.nest.flatten(xs), result, job, ys) if job.switches.automatic else result
 
     patches.replace(gradients_util, "_GradientsHelper", helper, ("ys", "xs", "grad_ys"))
     patches.replace_everywhere(gradients_impl, "hessians", hessians, ("ys", "xs"))
 
 
-def _list(given: Any) -> list[Any]:
-    return list(given) if isinstance(given, (list, tuple)) else [given]
+def _scaled(scaling: LossScaling, target: Any, sources: Any, initial: Any, compute: Callable[[Any], Any]) -> Any:
+    """Return derivatives as ``compute(initial gradients)`` does. The loss is scaled for this, if it is to be."""
+    targets, flat = tf.nest.flatten(target), tf.nest.flatten(sources)
+    trained = any(variable_key(source) is not None for source in flat)
+    scale = scaling.scale(targets) if trained else None
+    if scale is None:
+        return compute(initial)
+    derivatives = compute(seeds(scale, targets, None if initial is None else tf.nest.flatten(initial)))
+    return tf.nest.pack_sequence_as(derivatives, unscaled(tf.nest.flatten(derivatives), flat, scale))
 
 
 def _forward(patches: Patches, job: Job, eager: EagerSteps) -> None:
@@ -89,20 +88,11 @@ def _forward(patches: Patches, job: Job, eager: EagerSteps) -> None:
 
 
 def _recording(patches: Patches, eager: EagerSteps, kind: type) -> None:
-    """Hook where a tape or an accumulator begins and ends to record."""
-
-    def enter(original: Callable[..., Any], self: Any) -> Any:
-        if tf.executing_eagerly():
-            eager.tape_opened(self)
-        return original(self)
-
-    def leave(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
-        if tf.executing_eagerly():
-            eager.tape_closed(self)
-        original(self, *args, **kwargs)
-
-    patches.replace(kind, "__enter__", enter, ("self",))
-    patches.replace(kind, "__exit__", leave, ("self",))
+    """Hook where a tape or an accumulator begins and ends to record eagerly."""
+    opened = before(lambda tape: eager.tape_opened(tape) if tf.executing_eagerly() else None)
+    closed = before(lambda tape: eager.tape_closed(tape) if tf.executing_eagerly() else None)
+    patches.replace(kind, "__enter__", opened, ("self",))
+    patches.replace(kind, "__exit__", closed, ("self",))
 
 
 def _tapes(patches: Patches, job: Job, eager: EagerSteps, scaling: LossScaling, outermost: Outermost) -> None:
@@ -121,36 +111,24 @@ def _tapes(patches: Patches, job: Job, eager: EagerSteps, scaling: LossScaling, 
             new = marking.marked(*flat, job, target, each)
         return tf.nest.pack_sequence_as(derivatives, new)
 
+    @outermost.only
     def gradient(
         original: Callable[..., Any],
         self: Any,
         target: Any,
         sources: Any,
-        output_gradients: Any = None,
+        initial: Any = None,
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        def hooked() -> Any:
-            targets = tf.nest.flatten(target)
-            trained = any(variable_key(source) is not None for source in tf.nest.flatten(sources))
-            scale = scaling.scale(targets) if trained else None
-            if scale is None:
-                derivatives = original(self, target, sources, output_gradients, *args, **kwargs)
-            else:
-                given = seeds(scale, targets, None if output_gradients is None else tf.nest.flatten(output_gradients))
-                derivatives = original(self, target, sources, given, *args, **kwargs)
-                new = unscaled(tf.nest.flatten(derivatives), tf.nest.flatten(sources), scale)
-                derivatives = tf.nest.pack_sequence_as(derivatives, new)
-            return handed_out(self, target, sources, derivatives)
+        def compute(initial: Any) -> Any:
+            return original(self, target, sources, initial, *args, **kwargs)
 
-        return outermost.call(hooked, lambda: original(self, target, sources, output_gradients, *args, **kwargs))
+        return handed_out(self, target, sources, _scaled(scaling, target, sources, initial, compute))
 
+    @outermost.only  # TensorFlow computes it from gradients
     def jacobian(original: Callable[..., Any], self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-        def hooked() -> Any:
-            return handed_out(self, target, sources, original(self, target, sources, *args, **kwargs), each=True)
-
-        # TensorFlow computes it from gradients: only the outermost call is hooked.
-        return outermost.call(hooked, lambda: original(self, target, sources, *args, **kwargs))
+        return handed_out(self, target, sources, original(self, target, sources, *args, **kwargs), each=True)
 
     _recording(patches, eager, backprop.GradientTape)
     patches.replace(backprop.GradientTape, "gradient", gradient, ("self", "target", "sources", "output_gradients"))

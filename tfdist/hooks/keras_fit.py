@@ -7,11 +7,19 @@ from typing import Any
 
 from tfdist.core.log import announce
 from tfdist.graph.job import BroadcastSwitch, Job
-from tfdist.hooks.patches import Patches
+from tfdist.hooks.patches import Patches, after
 from tfdist.training.fit import FitSteps
 from tfdist.training.steps import Steps
 from tfdist.updates.local_sgd import LocalSGD, local_sgd_of
 from tfdist.variables.adapted_layers import AdaptedLayers
+
+_ADAPTED = (
+    "keras.src.layers.preprocessing.normalization:Normalization",
+    "keras.src.layers.preprocessing.discretization:Discretization",
+    "keras.src.layers.preprocessing.text_vectorization:TextVectorization",
+    "keras.src.layers.preprocessing.index_lookup:IndexLookup",
+    "tf_keras.src.engine.base_preprocessing_layer:PreprocessingLayer",
+)
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
@@ -33,32 +41,16 @@ def _keras(patches: Patches, fit: FitSteps) -> None:
         patches.replace(owner, "evaluate", fit.log_on_rank_0, ("self", "x", "y"))
         patches.replace(owner, "predict", fit.log_on_rank_0, ("self", "x"))
         patches.replace(owner, "make_train_function", fit.make_train_function, ("self",))
-        patches.assign(owner, "stop_training", None, property(fit.stops.of, fit.stops.set))
+        patches.assign(owner, "stop_training", property(fit.stops.of, fit.stops.set))
         patches.replace(module.TFEpochIterator, "__init__", fit.epoch_iterator, ("self", "distribute_strategy"))
 
     patches.when_imported("keras.src.backend.tensorflow.trainer", trainer)
 
 
 def _adapted(patches: Patches, layers: AdaptedLayers) -> None:
-    """Hook layers that are adapted to data: keras/src/layers/preprocessing, and
-    tf_keras/src/engine/base_preprocessing_layer.py."""
-
-    def adapt(original: Callable[..., Any], self: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, data, *args, **kwargs)
-        layers.adapted(self)
-        return result
-
-    def keras(module: Any) -> None:
-        for name in ("Normalization", "Discretization", "TextVectorization", "IndexLookup"):
-            if hasattr(module, name):
-                patches.replace_in_tree(getattr(module, name), "adapt", adapt, ("self", "data"))
-
-    for name in ("normalization", "discretization", "text_vectorization", "index_lookup"):
-        patches.when_imported(f"keras.src.layers.preprocessing.{name}", keras)
-    patches.when_imported(
-        "tf_keras.src.engine.base_preprocessing_layer",
-        lambda m: patches.replace_in_tree(m.PreprocessingLayer, "adapt", adapt, ("self", "data")),
-    )
+    """Hook layers that are adapted to data."""
+    for where in _ADAPTED:
+        patches.when_imported(where, patches.replace_in_tree, "adapt", after(layers.adapted), ("self", "data"))
 
 
 def _tf_keras(patches: Patches, job: Job, fit_steps: FitSteps, blocks: LocalSGD) -> None:
@@ -85,13 +77,11 @@ def _tf_keras(patches: Patches, job: Job, fit_steps: FitSteps, blocks: LocalSGD)
             blocks.end()
         return result
 
-    def trainer(module: Any) -> None:
-        patches.replace(module.Model, "make_train_function", make_train_function, ("self", "force"))
-        patches.replace(module.Model, "fit", fit, ("self", "x", "y"))
-        patches.assign(module.Model, "stop_training", None, property(fit_steps.stops.of, fit_steps.stops.set))
+    def model(owner: Any) -> None:
+        patches.replace(owner, "make_train_function", make_train_function, ("self", "force"))
+        patches.replace(owner, "fit", fit, ("self", "x", "y"))
+        patches.assign(owner, "stop_training", property(fit_steps.stops.of, fit_steps.stops.set))
 
-    patches.when_imported(
-        "tf_keras.src.backend",
-        lambda m: patches.replace(m, "_initialize_variables", initialize_variables, ("session",)),
-    )
-    patches.when_imported("tf_keras.src.engine.training", trainer)
+    initializing = "_initialize_variables", initialize_variables, ("session",)
+    patches.when_imported("tf_keras.src.backend", patches.replace, *initializing)
+    patches.when_imported("tf_keras.src.engine.training:Model", model)

@@ -13,7 +13,7 @@ from tensorflow.python.training import moving_averages
 
 from tfdist.compat.variables import MOVED, native, note
 from tfdist.graph.job import Job
-from tfdist.hooks.patches import Patches
+from tfdist.hooks.patches import Patches, before
 from tfdist.training.steps import Steps
 from tfdist.updates.conditional import due_of, if_due, move_each_step
 from tfdist.updates.local_sgd import moves
@@ -22,9 +22,7 @@ from tfdist.updates.local_sgd import moves
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
     """Hook tensorflow/python/training/moving_averages.py."""
 
-    def move(original: Callable[..., Any], variable: Any, *args: Any, **kwargs: Any) -> Any:
-        note([native(variable)], MOVED)
-        return original(variable, *args, **kwargs)
+    moved = before(lambda variable: note([native(variable)], MOVED))
 
     def apply(original: Callable[..., Any], self: Any, var_list: Any = None) -> Any:
         averaged = tf.compat.v1.trainable_variables() if var_list is None else var_list
@@ -40,5 +38,5 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
             return original(self, var_list)
         return if_due(due, lambda: original(self, var_list))
 
-    patches.replace_everywhere(moving_averages, "assign_moving_average", move, ("variable",))
+    patches.replace_everywhere(moving_averages, "assign_moving_average", moved, ("variable",))
     patches.replace(moving_averages.ExponentialMovingAverage, "apply", apply, ("self", "var_list"))

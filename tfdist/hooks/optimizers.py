@@ -25,67 +25,53 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
     pipeline, variables = pipeline_of(steps), steps.variables
     outermost, outermost_build = Outermost(), Outermost()
 
+    @outermost.only
     def apply_gradients(original: Callable[..., Any], self: Any, pairs: Any, *args: Any, **kwargs: Any) -> Any:
-        def wrapper() -> Any:
-            given = kwargs.get("name")
+        given = kwargs.get("name")
 
-            def plain(averages: Sequence[tuple[Any, Any]], name: str | None) -> Any:
-                named = {} if given is None else {"name": name}
-                return original(self, tuple(averages), *args, **kwargs | named)
+        def plain(averages: Sequence[tuple[Any, Any]], name: str | None) -> Any:
+            named = {} if given is None else {"name": name}
+            return original(self, tuple(averages), *args, **kwargs | named)
 
-            return pipeline.run(Update(self, tuple(pairs), plain, given))
+        return pipeline.run(Update(self, tuple(pairs), plain, given))
 
-        return outermost.call(wrapper, lambda: original(self, pairs, *args, **kwargs))
-
+    @outermost.only
     def apply(
         original: Callable[..., Any], self: Any, grads: Any, trainable_variables: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        def wrapper() -> Any:
-            backend = sys.modules["keras.src.backend"]
-            if backend.backend() != "tensorflow":
-                raise RuntimeError(
-                    f"Keras runs on the backend {backend.backend()!r}, whose gradients tfdist does not average: set "
-                    "KERAS_BACKEND=tensorflow, or start one process"
-                )
-            known = getattr(self, "_trainable_variables", []) if trainable_variables is None else trainable_variables
-            gradients, known = list(grads), list(known)
-            if len(gradients) != len(known):  # Keras raises an error
-                return original(self, gradients, trainable_variables, *args, **kwargs)
-            eagerly = tf.executing_eagerly()
-            if (eagerly or job.switches.settings.not_each_step) and not self.built and job.switches.rewrites:
-                with backend.name_scope(self.name, caller=self):
-                    self.build(known)  # now, so that values from rank 0's checkpoint are shared
-                self.built = True
-                if eagerly:
-                    variables.share_new("the building of an optimizer")
+        backend = sys.modules["keras.src.backend"]
+        if backend.backend() != "tensorflow":
+            raise RuntimeError(
+                f"Keras runs on the backend {backend.backend()!r}, whose gradients tfdist does not average: set "
+                "KERAS_BACKEND=tensorflow, or start one process"
+            )
+        known = getattr(self, "_trainable_variables", []) if trainable_variables is None else trainable_variables
+        gradients, known = list(grads), list(known)
+        if len(gradients) != len(known):  # Keras raises an error
+            return original(self, gradients, trainable_variables, *args, **kwargs)
+        eagerly = tf.executing_eagerly()
+        if (eagerly or job.switches.settings.not_each_step) and not self.built and job.switches.rewrites:
+            with backend.name_scope(self.name, caller=self):
+                self.build(known)  # now, so that values from rank 0's checkpoint are shared
+            self.built = True
+            if eagerly:
+                variables.share_new("the building of an optimizer")
 
-            def plain(pairs: Sequence[tuple[Any, Any]], name: str | None) -> Any:
-                return original(self, [gradient for gradient, _ in pairs], trainable_variables, *args, **kwargs)
+        def plain(pairs: Sequence[tuple[Any, Any]], name: str | None) -> Any:
+            return original(self, [gradient for gradient, _ in pairs], trainable_variables, *args, **kwargs)
 
-            return pipeline.run(Update(self, tuple(zip(gradients, known, strict=True)), plain))
+        return pipeline.run(Update(self, tuple(zip(gradients, known, strict=True)), plain))
 
-        return outermost.call(wrapper, lambda: original(self, grads, trainable_variables, *args, **kwargs))
-
+    @outermost_build.only
     def build(original: Callable[..., Any], self: Any, trained: Any, *args: Any, **kwargs: Any) -> Any:
-        def wrapper() -> Any:
-            result = original(self, trained, *args, **kwargs)
-            pipeline.built(self, list(trained))
-            return result
+        result = original(self, trained, *args, **kwargs)
+        pipeline.built(self, list(trained))
+        return result
 
-        return outermost_build.call(wrapper, lambda: original(self, trained, *args, **kwargs))
-
-    def keras(module: Any) -> None:
-        patches.replace_in_tree(module.BaseOptimizer, "apply", apply, ("self", "grads", "trainable_variables"))
-        patches.replace_in_tree(module.BaseOptimizer, "build", build, ("self", "variables"))
-
-    first = ("self", "grads_and_vars")
-    patches.replace_in_tree(tf_optimizer.Optimizer, "apply_gradients", apply_gradients, first)
-    patches.when_imported("keras.src.optimizers.base_optimizer", keras)
-    patches.when_imported(
-        "tf_keras.src.optimizers.optimizer",
-        lambda m: patches.replace_in_tree(m._BaseOptimizer, "apply_gradients", apply_gradients, first),
-    )
-    patches.when_imported(
-        "tf_keras.src.optimizers.legacy.optimizer_v2",
-        lambda m: patches.replace_in_tree(m.OptimizerV2, "apply_gradients", apply_gradients, first),
-    )
+    in_tree, keras = patches.replace_in_tree, "keras.src.optimizers.base_optimizer:BaseOptimizer"
+    applies = "apply_gradients", apply_gradients, ("self", "grads_and_vars")
+    in_tree(tf_optimizer.Optimizer, *applies)
+    patches.when_imported("tf_keras.src.optimizers.optimizer:_BaseOptimizer", in_tree, *applies)
+    patches.when_imported("tf_keras.src.optimizers.legacy.optimizer_v2:OptimizerV2", in_tree, *applies)
+    patches.when_imported(keras, in_tree, "apply", apply, ("self", "grads", "trainable_variables"))
+    patches.when_imported(keras, in_tree, "build", build, ("self", "variables"))

@@ -10,12 +10,14 @@ import functools
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 import wrapt
 from tensorflow.python.autograph.impl import api
+
+from tfdist.compat.objects import with_subclasses
 
 TESTED = "2.16 to 2.22"
 
@@ -75,7 +77,7 @@ class Patches:
             return wrapper(original, *args, **kwargs)
 
         api.autograph_artifact(patched)  # not to be rewritten by AutoGraph in functions that call it
-        self.assign(owner, name, original, patched)
+        self.assign(owner, name, patched)
 
     def replace_everywhere(self, module: Any, name: str, wrapper: Callable[..., Any], first: tuple[str, ...]) -> None:
         """Like ``replace``, and also in every module that has imported the function under any name.
@@ -99,11 +101,11 @@ class Patches:
             for alias, value in list(getattr(other, "__dict__", {}).items()):
                 if id(value) not in found:
                     continue
-                original, patched, module = found[id(value)]
+                _, patched, module = found[id(value)]
                 while id(patched) in found:  # two hooks of one function
                     patched = found[id(patched)][1]
                 if other is not module:
-                    self.assign(other, alias, original, patched)
+                    self.assign(other, alias, patched)
 
     def replace_in_tree(self, base: Any, name: str, wrapper: Callable[..., Any], first: tuple[str, ...]) -> None:
         """Like ``replace``, in a class and all subclasses with a method of their own, also in those defined later."""
@@ -124,20 +126,27 @@ class Patches:
 
         for cls in with_subclasses(base):
             patch_class(cls)
-        self.assign(base, "__init_subclass__", own, classmethod(init_subclass))
+        self.assign(base, "__init_subclass__", classmethod(init_subclass))
 
-    def when_imported(self, module: str, patch: Callable[[Any], None]) -> None:
-        """Patch a module when it is imported, perhaps later or never."""
+    def when_imported(self, where: str, patch: Callable[..., None], *args: Any) -> None:
+        """Call ``patch(owner, *args)`` when a module is imported, perhaps later or never.
+
+        Args:
+          where: the owner: ``"module"``, or ``"module:Class"`` for a class in it.
+          patch: function that patches the owner, such as ``replace``.
+          args: its other arguments.
+        """
+        module, _, name = where.partition(":")
 
         def hook(imported: Any) -> None:
             if self._active:
-                patch(imported)
+                patch(getattr(imported, name) if name else imported, *args)
 
         wrapt.register_post_import_hook(hook, module)
 
-    def assign(self, owner: Any, name: str, original: Any, patched: Any) -> None:
+    def assign(self, owner: Any, name: str, patched: Any) -> None:
         """Set one attribute. ``undo`` sets it back, unless another package has set it since."""
-        inherited = name not in vars(owner)
+        inherited, original = name not in vars(owner), vars(owner).get(name)
         setattr(owner, name, patched)
 
         def set_back() -> None:
@@ -176,24 +185,46 @@ def _positions(original: Any, wrapper: Callable[..., Any], names: tuple[str, ...
     return tuple(p.name for p in parameters[: len(taken)])
 
 
-def with_subclasses(cls: Any) -> Iterator[Any]:
-    """Yield a class and all its subclasses."""
-    yield cls
-    for subclass in cls.__subclasses__():
-        yield from with_subclasses(subclass)
+def before(tell: Callable[[Any], object]) -> Callable[..., Any]:
+    """Return a wrapper that calls ``tell`` with the first argument of a call, before the call."""
+
+    def wrapper(original: Callable[..., Any], subject: Any, *args: Any, **kwargs: Any) -> Any:
+        tell(subject)
+        return original(subject, *args, **kwargs)
+
+    return wrapper
+
+
+def after(tell: Callable[[Any], object]) -> Callable[..., Any]:
+    """Return a wrapper that calls ``tell`` with the first argument of a call, after the call."""
+
+    def wrapper(original: Callable[..., Any], subject: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(subject, *args, **kwargs)
+        tell(subject)
+        return result
+
+    return wrapper
 
 
 class Outermost(threading.local):
-    """Runs a wrapper only at the outermost of nested calls (``super()``, recursion), for each thread."""
+    """Makes wrappers that act only at the outermost of nested calls (``super()``, recursion), for each thread.
+
+    Inside a call of one of them, all of them only call their originals.
+    """
 
     active = False
 
-    def call(self, wrapper: Callable[[], Any], plain: Callable[[], Any]) -> Any:
-        """Return ``wrapper()``, or ``plain()`` while a wrapper runs in this thread."""
-        if self.active:
-            return plain()
-        self.active = True
-        try:
-            return wrapper()
-        finally:
-            self.active = False
+    def only(self, wrapper: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a wrapper that acts as ``wrapper`` at the outermost call."""
+
+        @functools.wraps(wrapper)
+        def outer(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            if self.active:
+                return original(*args, **kwargs)
+            self.active = True
+            try:
+                return wrapper(original, *args, **kwargs)
+            finally:
+                self.active = False
+
+        return outer

@@ -12,7 +12,7 @@ from tensorflow.python.training import monitored_session
 
 from tfdist.graph.job import Job
 from tfdist.graph.tensorflow_collectives import TensorFlowCollectives
-from tfdist.hooks.patches import Patches
+from tfdist.hooks.patches import Patches, before
 from tfdist.training import variable_writes
 from tfdist.training.initial_broadcast import broadcast_behind
 from tfdist.training.session_step import SessionSteps
@@ -41,11 +41,8 @@ def _initializers(patches: Patches, job: Job) -> None:
 def _graphs(patches: Patches, job: Job) -> None:
     """Hook the end of a graph's construction: tensorflow/python/framework/ops.py."""
 
-    def finalize(original: Callable[..., Any], self: Any) -> None:
-        variable_writes.before_run(self, job)
-        original(self)
-
-    patches.replace(tf.Graph, "finalize", finalize, ("self",))
+    built = before(lambda graph: variable_writes.before_run(graph, job))
+    patches.replace(tf.Graph, "finalize", built, ("self",))
 
 
 def _targets(patches: Patches, job: Job) -> None:
@@ -89,10 +86,6 @@ def _sessions(patches: Patches, sessions: SessionSteps, blocks: LocalSGD) -> Non
         sessions.created(session)
         return session
 
-    def close_session(original: Callable[..., Any], self: Any) -> None:
-        sessions.closes(self)
-        original(self)
-
     def create_worker_session(original: Callable[..., Any], self: Any) -> Any:
         if self._master:
             return create_session(original, self)
@@ -106,7 +99,7 @@ def _sessions(patches: Patches, sessions: SessionSteps, blocks: LocalSGD) -> Non
         return original(self, exception_type)
 
     patches.replace(base, "run", run, ("self", "fetches", "feed_dict"))
-    patches.replace(base, "close", close_session, ("self",))
+    patches.replace(base, "close", before(sessions.closes), ("self",))
     patches.replace(base, "make_callable", make_callable, ("self", "fetches", "feed_list"))
     patches.replace(base, "_make_callable_from_options", make_from_options, ("self", "callable_options"))
     patches.replace(base, "partial_run_setup", set_up, ("self", "fetches"))

@@ -43,13 +43,15 @@ class Recorded(Patches):
         key = f"{getattr(owner, '__module__', '')}.{owner.__name__}.{name}"
         self.replaced[key] = inspect.signature(inspect.unwrap(original)), name, wrapper, first, by_name
 
-    def when_imported(self, module: str, patch: Callable[[Any], None]) -> None:
+    def when_imported(self, where: str, patch: Callable[..., None], *args: Any) -> None:
+        module, _, name = where.partition(":")
         if importlib.util.find_spec(module.split(".")[0]) is None:
             return
         with contextlib.suppress(ModuleNotFoundError) if module in MOVED else contextlib.nullcontext():
-            patch(importlib.import_module(module))
+            imported = importlib.import_module(module)
+            patch(getattr(imported, name) if name else imported, *args)
 
-    def assign(self, owner: Any, name: str, original: Any, patched: Any) -> None:
+    def assign(self, owner: Any, name: str, patched: Any) -> None:
         pass
 
 

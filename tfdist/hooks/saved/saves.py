@@ -115,7 +115,7 @@ def _hdf5(patches: Patches, saving: SavingCalls) -> None:
         patches.replace(module.File, "__init__", make, ("self", "name", "mode", "driver"))
         for method in ("close", "flush"):
             patches.replace(module.File, method, complete, ("self",))
-        patches.assign(module.File, "filename", plain, named)
+        patches.assign(module.File, "filename", named)
 
     patches.when_imported("h5py._hl.files", files)
 
