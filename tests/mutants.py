@@ -109,7 +109,7 @@ MUTANTS = (
     _hook("moving averages", "moving_averages", 'ExponentialMovingAverage, "apply"', "cases_accumulation"),
     _hook(
         "os._exit",
-        "exit_code",
+        "exits",
         'replace(os, "_exit"',
         "tests/tfdist/test_saves.py -k ranks_that_are_left",
     ),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tfdist.core import exclusions
 from tfdist.core.log import announce
 from tfdist.graph import job
-from tfdist.hooks.abort import abort as abort_job
+from tfdist.hooks.exits import abort as abort_job
 from tfdist.start import process
 from tfdist.training import data_shard
 from tfdist.training.data_shard import Remainder

@@ -135,7 +135,7 @@ class Process:
         return steps.replicas.last() if steps is not None and not steps.variables.any_set else {}
 
     def _say_apart(self, last: dict[str, int]) -> None:
-        from tfdist.hooks.abort import abort
+        from tfdist.hooks.exits import abort
 
         self.job.world.waits.announce("running")  # all ranks have met at the end of their programs: no rank is missing
         try:

@@ -9,8 +9,7 @@ from tfdist.hooks import (
     autocast,
     batch_normalization,
     checkpoints,
-    exceptions,
-    exit_code,
+    exits,
     functions,
     gradients,
     keras_fit,
@@ -27,7 +26,7 @@ _TRAINING = (
     *(gradients, functions, optimizers, moving_averages, keras_fit, batch_normalization, own_state, sessions),
     autocast,
 )
-_TABLE = (*_TRAINING, saves, checkpoints, exceptions, exit_code)
+_TABLE = (*_TRAINING, saves, checkpoints, exits)
 Hooks = tuple[ModuleType, ...]
 
 

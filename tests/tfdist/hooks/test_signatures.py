@@ -134,7 +134,7 @@ def replaced() -> Iterator[dict[str, tuple[Any, ...]]]:
             holder_of=None,
         )
         recorded = Recorded()
-        for point in install._TABLE[:-2]:  # the last two patch Python: uncaught exceptions, and exit codes
+        for point in install._TABLE[:-1]:  # the last one patches Python: uncaught exceptions, and exit codes
             point.hook(recorded, job, steps)
         yield recorded.replaced
 
