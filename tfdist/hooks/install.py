@@ -16,10 +16,10 @@ from tfdist.hooks import (
     moving_averages,
     optimizers,
     own_state,
+    saves,
     sessions,
 )
 from tfdist.hooks.patches import Patches
-from tfdist.hooks.saved import saves
 from tfdist.training.steps import Steps
 
 _TRAINING = (

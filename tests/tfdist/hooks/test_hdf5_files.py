@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tfdist.core.files import whole
-from tfdist.hooks.saved.saves import _Making
+from tfdist.hooks.saves import drop
+from tfdist.hooks.saving_calls import ending, whole_file
 
 
 class Save:
@@ -26,23 +26,25 @@ class Save:
         self.heard.append("done")
 
 
-def making(path: Path) -> tuple[_Making, Save, Path]:
+def making(path: Path) -> tuple[contextlib.ExitStack, Save, Path]:
     with contextlib.ExitStack() as stack:
-        made, save = Path(stack.enter_context(whole(str(path)))), Save()
+        save: Any = Save()
+        stack.enter_context(ending(save))
+        made = Path(stack.enter_context(whole_file(path)))
         made.write_text("new")
-        return _Making(stack.pop_all(), save), save, made  # type: ignore[arg-type]
+        return stack.pop_all(), save, made
 
 
 @pytest.mark.parametrize("error", [None, OSError("No space left on device")])
 def test_a_file_gets_its_name_once_and_not_after_an_error(tmp_path: Path, error: OSError | None) -> None:
     (tmp_path / "a.h5").write_text("old")
     one, save, _ = making(tmp_path / "a.h5")
-    with pytest.raises(OSError, match="No space") if error else contextlib.nullcontext(), one.ending():
+    with pytest.raises(OSError, match="No space") if error else contextlib.nullcontext(), one.pop_all():
         if error:
             raise error
-    with one.ending():  # a second close
+    with one.pop_all():  # a second close
         pass
-    one.drop(None)
+    drop(one, None)
     gc.collect()
     assert (tmp_path / "a.h5").read_text() == ("old" if error else "new")
     assert save.heard == (["failed: No space left on device"] if error else ["done"])
@@ -56,5 +58,5 @@ def test_what_is_dropped_is_closed_before_it_gets_its_name(tmp_path: Path) -> No
         def close(self) -> None:
             made.write_text("closed")
 
-    one.drop(Identifier())
+    drop(one, Identifier())
     assert (tmp_path / "a.h5").read_text() == "closed" and save.heard == ["done"]

@@ -22,6 +22,7 @@ from tfdist.training import variable_writes
 from tfdist.training.fit import FitSteps
 from tfdist.training.moments import Moments
 from tfdist.transport.one_process import OneProcess
+from tfdist.transport.saves import PendingSave
 
 Parameter = inspect.Parameter
 NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
@@ -79,6 +80,7 @@ class Argument(list[Any]):
 
     fetch = target = variables = states = ()
     built, jit_compile, synchronized, name = True, False, False, "an argument"
+    _pad_step_number, _tfdist_save = False, PendingSave(writes=True)
     _tfdist_sources: tuple[Any, ...] = ()
     _master = "a server"
 
@@ -148,8 +150,8 @@ def arguments_of(signature: inspect.Signature, by_name: tuple[str, ...]) -> Iter
     if any(p.kind is Parameter.VAR_POSITIONAL for p in parameters):
         more = [name for name in by_name if name not in named]
         positional, named, required = positional + more, named + more, required + more
-    value = {name: Argument([(name, "of a pair")]) for name in named}
-    value["_trainable_variables"] = Argument([("a", "variable")])
+    value: dict[str, Any] = {name: Argument([(name, "of a pair")]) for name in named}
+    value |= {"_trainable_variables": Argument([("a", "variable")]), "save_path": "a path", "global_step": 3}
     optional = [name for name in named if name not in required]
     for left_out in [
         set[str](),

@@ -14,8 +14,6 @@ from tfdist.core.files import whole
 from tfdist.graph.job import Job
 from tfdist.transport.saves import PendingSave
 
-_OF_ONE_FILE = (".keras", ".h5", ".hdf5")
-
 
 class SavingCalls(threading.local):
     """Saving call of each thread: the outermost call and its first path decide for all calls inside it.
@@ -30,9 +28,9 @@ class SavingCalls(threading.local):
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._announced = contextlib.ExitStack()
-        self.open = False
+        self._ends = contextlib.ExitStack()  # contexts that end with the call
         self._save: PendingSave | None = None
+        self.open = False
         self.left_last = False
 
     @property
@@ -40,12 +38,17 @@ class SavingCalls(threading.local):
         """Whether another rank writes the current save."""
         return self._save is not None and not self._save.writes
 
-    def begin(self, path: Any) -> PendingSave | None:
-        """Begin a save that another call may end, and return it; None if it concerns no other rank."""
-        absolute = _absolute(path)
-        if absolute is None or self._job.switches.alone_depth:
-            return None
-        return self._job.world.saves.begin(absolute)
+    def begin(self, path: Any, follows: bool = False) -> PendingSave:
+        """Begin a save that another call may end; this may wait for another rank.
+
+        Args:
+          path: path of the save.
+          follows: True if this rank never writes the path, but waits until it is written, if a rank writes it here.
+        """
+        name = absolute(path)
+        if name is None or self._job.switches.alone_depth:
+            return PendingSave(writes=True)
+        return self._job.world.saves.begin(name, follows)
 
     @contextlib.contextmanager
     def call(self) -> Iterator[None]:
@@ -55,15 +58,8 @@ class SavingCalls(threading.local):
             return
         self.open = True
         try:
-            with self._announced:
+            with self._ends:
                 yield
-        except BaseException as error:
-            if self._save is not None:
-                self._save.failed(portable(error))
-            raise
-        else:
-            if self._save is not None:
-                self._save.done()
         finally:
             self.left_last = self.left
             self.open, self._save = False, None
@@ -72,51 +68,53 @@ class SavingCalls(threading.local):
         """Return whether this rank is to write a path; this may wait for another rank."""
         if self._save is None:
             self._save = self.begin(path)
-            if self._save is None:
-                return True
+            self._ends.enter_context(ending(self._save))
             if self._save.writes and threading.current_thread() is threading.main_thread():
-                self._announced.enter_context(self._job.world.waits.alone(f"the saving of {path}"))
+                self._ends.enter_context(self._job.world.waits.alone(f"the saving of {path}"))
         return self._save.writes
 
-    def follow(self, path: Any) -> None:
-        """Wait until another rank has written a path, if a rank writes it here."""
-        absolute = _absolute(path)
-        if absolute is not None and not self._job.switches.alone_depth:
-            self._job.world.saves.begin(absolute, follows=True)
+    def only_writes(self, original: Callable[..., Any], saved: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Wrap a function that only writes to the path in its second argument."""
+        with self.call():
+            return original(saved, path, *args, **kwargs) if self.writes(path) else None
 
-    @contextlib.contextmanager
-    def whole_file(self, path: Any) -> Iterator[Any]:
-        """Yield a temporary name for a file, which is renamed when complete; yield ``path`` if that is not possible."""
-        target = _absolute(path) or ""
-        if not target.endswith(_OF_ONE_FILE):
-            yield path
-            return
-        with whole(target) as made:
-            yield path if made == target else made
+    def unless_left(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Wrap a function that writes or removes another file than the one that is saved."""
+        return None if self.left else original(*args, **kwargs)
 
-
-def left_out(saving: SavingCalls) -> Callable[..., Any]:
-    """Return a wrapper for functions that only write to the path in their second argument."""
-
-    def save(original: Callable[..., Any], saved: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
-        with saving.call():
-            return original(saved, path, *args, **kwargs) if saving.writes(path) else None
-
-    return save
+    def around(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Wrap a function that saves by the functions that it calls."""
+        with self.call():
+            return original(*args, **kwargs)
 
 
 @contextlib.contextmanager
-def failing(save: PendingSave | None) -> Iterator[None]:
-    """Return a context for a part of a save. An exception ends it on all ranks."""
+def failing(save: PendingSave) -> Iterator[None]:
+    """Return a context for a part of a save. An exception ends the save on all ranks."""
     try:
         yield
     except BaseException as error:
-        if save is not None:
-            save.failed(portable(error))
+        save.failed(_portable(error))
         raise
 
 
-def _absolute(path: Any) -> str | None:
+@contextlib.contextmanager
+def ending(save: PendingSave) -> Iterator[None]:
+    """Return a context for the last part of a save, whose end is the end of the save."""
+    with failing(save):
+        yield
+    save.done()
+
+
+@contextlib.contextmanager
+def whole_file(path: Any) -> Iterator[Any]:
+    """Yield a temporary name for a file, which is renamed when complete; yield ``path`` if that is not possible."""
+    target = absolute(path)
+    with contextlib.nullcontext() if target is None else whole(target) as made:
+        yield path if made in (None, target) else made
+
+
+def absolute(path: Any) -> str | None:
     """Return the absolute path; None for other objects, and for paths in this process's memory."""
     if isinstance(path, tf.Tensor) and tf.executing_eagerly():
         path = path.numpy()
@@ -129,7 +127,7 @@ def _absolute(path: Any) -> str | None:
     return os.path.realpath(rest if remote else name)
 
 
-def portable(error: BaseException) -> BaseException:
+def _portable(error: BaseException) -> BaseException:
     """Return an exception that another rank can raise: TensorFlow's exceptions may hold an operation."""
     if isinstance(error, tf.errors.OpError):
         with contextlib.suppress(Exception):
