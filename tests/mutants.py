@@ -104,7 +104,7 @@ MUTANTS = (
     _hook("adapt", "keras_fit", 'replace_in_tree, "adapt"', "layers_that_were_adapted"),
     _hook("synchronised batch normalisation", "batch_normalization", '"_compute_moments_sync"', "cases_batch"),
     _hook("moments with a mask", "batch_normalization", 'patches.replace, "_moments"', "cases_batch"),
-    _hook("Saver.save", "checkpoints", 'saver.Saver, "save"', "cases_local_sgd or cases_int8 or cases_saves"),
+    _hook("Saver.save", "session_saves", 'saver.Saver, "save"', "cases_local_sgd or cases_int8 or cases_saves"),
     _hook("Saver.restore", "checkpoints", 'saver.Saver, "restore"', "cases_local_sgd or cases_loss_scale"),
     _hook("moving averages", "moving_averages", 'ExponentialMovingAverage, "apply"', "cases_accumulation"),
     _hook(

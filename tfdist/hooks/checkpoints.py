@@ -1,4 +1,4 @@
-"""Hooks where checkpoints are written and read: by TensorFlow 1's Saver, ``tf.train.Checkpoint`` and Keras 3."""
+"""Hooks where checkpoints are read that other settings may have written: by TensorFlow 1's Saver, and by Keras 3."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.checkpoint import checkpoint
 from tensorflow.python.client import session
 from tensorflow.python.training import saver
 
@@ -16,7 +15,6 @@ from tfdist.graph.graph_state import state_of
 from tfdist.graph.job import Job
 from tfdist.hooks.patches import Patches
 from tfdist.training.steps import Steps
-from tfdist.updates.error_feedback import error_feedback_of
 from tfdist.updates.local_sgd import local_sgd_of
 from tfdist.updates.loss_scale import LossScaleState, named
 
@@ -39,18 +37,10 @@ _LEFT_OUT = "%s was written with TFDIST_%s %r, which is %r now. Its variables fo
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
-    """Hook tensorflow/python/training/saver.py, …/checkpoint/checkpoint.py, keras/src/saving/saving_lib.py, and
-    keras/src/optimizers/base_optimizer.py, which loads nothing if the number of an optimizer's variables differs.
+    """Hook tensorflow/python/training/saver.py, and keras/src/optimizers/base_optimizer.py, which loads nothing if the
+    number of an optimizer's variables differs.
     """
-    blocks, left_over = local_sgd_of(steps), error_feedback_of(steps)
-
-    def save(original: Callable[..., Any], self: Any, sess: Any, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(sess, session.BaseSession):
-            return original(self, sess, *args, **kwargs)
-        blocks.before_saving(sess)
-        steps.replicas.ask()
-        with left_over.saving(sess):
-            return original(self, sess, *args, **kwargs)
+    blocks = local_sgd_of(steps)
 
     def restore(original: Callable[..., Any], self: Any, sess: Any, save_path: Any) -> Any:
         now = job.switches.settings
@@ -72,12 +62,6 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
                 announce(_LEFT_OUT % (save_path, setting.upper(), value, getattr(now, setting)))
         return found
 
-    def write(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        steps.replicas.ask()
-        if tf.executing_eagerly():
-            blocks.before_saving()
-        return original(*args, **kwargs)
-
     def load_own(original: Callable[..., Any], self: Any, store: Any) -> Any:
         if len(self.variables) == len(store.keys()):
             return original(self, store)
@@ -94,11 +78,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
             return None
         return original(self, store)
 
-    patches.replace(saver.Saver, "save", save, ("self", "sess"))
     patches.replace(saver.Saver, "restore", restore, ("self", "sess", "save_path"))
-    patches.replace(checkpoint.TrackableSaver, "save", write, ("self", "file_prefix"))
-    for name in ("save_model", "save_weights_only"):
-        patches.when_imported("keras.src.saving.saving_lib", patches.replace_everywhere, name, write, ("model",))
     where = "keras.src.optimizers.base_optimizer:BaseOptimizer"
     patches.when_imported(where, patches.replace, "load_own_variables", load_own, ("self", "store"))
 

@@ -19,11 +19,13 @@ from tensorflow.python.checkpoint import checkpoint, checkpoint_management
 from tensorflow.python.framework import ops
 from tensorflow.python.saved_model import save as saved_model
 
+from tfdist.core.files import whole
 from tfdist.graph.job import Job
 from tfdist.hooks import session_saves
 from tfdist.hooks.patches import Patches
-from tfdist.hooks.saving_calls import SavingCalls, absolute, ending, whole_file
+from tfdist.hooks.saving_calls import SavingCalls, absolute, ending
 from tfdist.training.steps import Steps
+from tfdist.updates.local_sgd import local_sgd_of
 
 # Functions of a model and a path that only write to the path, and those of them that may write it as one file.
 _OF_KERAS = {
@@ -42,24 +44,30 @@ _OF_ONE_FILE = (".keras", ".h5", ".hdf5")
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
     """Install the hooks of this module."""
-    saving = SavingCalls(job)
+    blocks = local_sgd_of(steps)
+
+    def prepare() -> None:
+        steps.replicas.ask()
+        if tf.executing_eagerly():
+            blocks.before_saving()
+
+    saving = SavingCalls(job, prepare)
     _keras(patches, saving)
     _hdf5(patches, saving)
     _checkpoints(patches, saving)
-    session_saves.hook(patches, saving, job.world.rank)
+    session_saves.hook(patches, job, steps, saving)
 
 
 def _keras(patches: Patches, saving: SavingCalls) -> None:
     """Hook Keras 3: keras/src/saving, …/models/model.py; and tf_keras: tf_keras/src/saving, …/engine/training.py."""
 
     def to_file(original: Callable[..., Any], saved: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
-        given = inspect.signature(original).bind(saved, path, *args, **kwargs).arguments
-        if given.get("max_shard_size") or not (absolute(path) or "").endswith(_OF_ONE_FILE):
-            return saving.only_writes(original, saved, path, *args, **kwargs)
+        sharded = inspect.signature(original).bind(saved, path, *args, **kwargs).arguments.get("max_shard_size")
+        name = absolute(path) or ""
         with saving.call():
             if not saving.writes(path):
                 return None
-            with whole_file(path) as file:
+            with whole(name) if name.endswith(_OF_ONE_FILE) and not sharded else contextlib.nullcontext(path) as file:
                 return original(saved, file, *args, **kwargs)
 
     for table, wrapper in ((_OF_KERAS, saving.only_writes), (_FILES_OF_KERAS, to_file)):
@@ -86,7 +94,8 @@ def _hdf5(patches: Patches, saving: SavingCalls) -> None:
         *args: Any,
         **kwargs: Any,
     ) -> None:
-        if mode not in ("w", "w-", "x") or driver is not None or saving.open or absolute(name) is None:
+        target = absolute(name)
+        if mode not in ("w", "w-", "x") or driver is not None or saving.open or target is None:
             original(self, name, mode, driver, *args, **kwargs)
             return
         save = saving.begin(name)
@@ -95,7 +104,7 @@ def _hdf5(patches: Patches, saving: SavingCalls) -> None:
             return
         with contextlib.ExitStack() as making:
             making.enter_context(ending(save))
-            made = making.enter_context(whole_file(name)) if mode == "w" else name
+            made = making.enter_context(whole(target)) if mode == "w" else name
             original(self, made, mode, driver, *args, **kwargs)
             self._tfdist_name, self._tfdist_making = os.fsdecode(name), making.pop_all()
         weakref.finalize(self, drop, self._tfdist_making, self.id)  # it may never be closed

@@ -1,4 +1,4 @@
-"""Saving calls: this rank writes the file, or leaves it to another; one file is written whole or not at all."""
+"""Saving calls: this rank writes the file, or leaves it to another rank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.core.files import whole
 from tfdist.graph.job import Job
 from tfdist.transport.saves import PendingSave
 
@@ -20,14 +19,15 @@ class SavingCalls(threading.local):
 
     Args:
       job: the ranks.
+      prepare: function that each outermost call calls first.
 
     Attributes:
       open: True inside a saving call.
       left_last: True if another rank wrote the last save.
     """
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    def __init__(self, job: Job, prepare: Callable[[], None]) -> None:
+        self._job, self._prepare = job, prepare
         self._ends = contextlib.ExitStack()  # contexts that end with the call
         self._save: PendingSave | None = None
         self.open = False
@@ -59,6 +59,7 @@ class SavingCalls(threading.local):
         self.open = True
         try:
             with self._ends:
+                self._prepare()
                 yield
         finally:
             self.left_last = self.left
@@ -104,14 +105,6 @@ def ending(save: PendingSave) -> Iterator[None]:
     with failing(save):
         yield
     save.done()
-
-
-@contextlib.contextmanager
-def whole_file(path: Any) -> Iterator[Any]:
-    """Yield a temporary name for a file, which is renamed when complete; yield ``path`` if that is not possible."""
-    target = absolute(path)
-    with contextlib.nullcontext() if target is None else whole(target) as made:
-        yield path if made in (None, target) else made
 
 
 def absolute(path: Any) -> str | None:

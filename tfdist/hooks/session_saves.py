@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.client import session as tf_session
 from tensorflow.python.saved_model import builder_impl, constants, simple_save
 from tensorflow.python.summary.writer import event_file_writer
 from tensorflow.python.training import basic_session_run_hooks, saver, training_util
 
+from tfdist.graph.job import Job
 from tfdist.hooks.patches import Patches
 from tfdist.hooks.saving_calls import SavingCalls, ending, failing
+from tfdist.training.steps import Steps
 from tfdist.transport.saves import PendingSave
+from tfdist.updates.error_feedback import error_feedback_of
+from tfdist.updates.local_sgd import local_sgd_of
 
-_FOLLOWS = "_tfdist_follows"  # attribute of a saver hook: another rank's hook saves instead
-_SAVE = "_tfdist_save"  # attribute of a builder: its save
 
-
-def hook(patches: Patches, saving: SavingCalls, rank: int) -> None:
+def hook(patches: Patches, job: Job, steps: Steps, saving: SavingCalls) -> None:
     """Install the hooks of this module."""
-    _savers(patches, saving)
+    _savers(patches, steps, saving)
     _builders(patches, saving)
     _saver_hooks(patches, saving)
-    _event_files(patches, rank)
+    _event_files(patches, job.world.rank)
 
 
-def _savers(patches: Patches, saving: SavingCalls) -> None:
+def _savers(patches: Patches, steps: Steps, saving: SavingCalls) -> None:
     """Hook ``tf.compat.v1.train.Saver``: tensorflow/python/training/saver.py."""
+    blocks, left_over = local_sgd_of(steps), error_feedback_of(steps)
 
     def save(
         original: Callable[..., Any],
@@ -40,7 +44,11 @@ def _savers(patches: Patches, saving: SavingCalls) -> None:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        with saving.call():
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(saving.call())
+            if isinstance(sess, tf_session.BaseSession):
+                blocks.before_saving(sess)
+                stack.enter_context(left_over.saving(sess))
             if global_step is not None and not isinstance(global_step, tf.compat.integral_types):
                 global_step = training_util.global_step(sess, global_step)
             path = _numbered(self, save_path, global_step)
@@ -74,27 +82,26 @@ def _builders(patches: Patches, saving: SavingCalls) -> None:
 
     def make(original: Callable[..., Any], self: Any, export_dir: Any) -> None:
         save = PendingSave(writes=True) if saving.open else saving.begin(export_dir)
-        setattr(self, _SAVE, save)
-        self._export_dir = export_dir
+        self._tfdist_save, self._export_dir = save, export_dir
         if save.writes:
             with failing(save):
                 original(self, export_dir)
 
     def add(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
-        save = getattr(self, _SAVE)
+        save = self._tfdist_save
         if save.writes:
             with failing(save):
                 original(self, *args, **kwargs)
 
     def save(original: Callable[..., Any], self: Any, as_text: Any = False, *args: Any, **kwargs: Any) -> Any:
-        save = getattr(self, _SAVE)
+        save = self._tfdist_save
         if not save.writes:
             name = constants.SAVED_MODEL_FILENAME_PBTXT if as_text else constants.SAVED_MODEL_FILENAME_PB
             return os.path.join(os.fsencode(self._export_dir), os.fsencode(name))
         with ending(save):
             return original(self, as_text, *args, **kwargs)
 
-    patches.assign(owner, _SAVE, PendingSave(writes=True))  # of builders from before the import
+    patches.assign(owner, "_tfdist_save", PendingSave(writes=True))  # of builders from before the import
     patches.replace(owner, "__init__", make, ("self", "export_dir"))
     patches.replace(owner, "save", save, ("self", "as_text"))
     for name in ("add_meta_graph", "add_meta_graph_and_variables"):
@@ -110,22 +117,23 @@ def _saver_hooks(patches: Patches, saving: SavingCalls) -> None:
     owner = basic_session_run_hooks.CheckpointSaverHook
 
     def save(original: Callable[..., Any], self: Any, session: Any, step: Any) -> Any:
-        if getattr(self, _FOLLOWS, False):
+        if self._tfdist_follows:
             for listener in self._listeners:
                 listener.before_save(session, step)
             return any([listener.after_save(session, step) for listener in self._listeners])
         saving.left_last = False
         stops = original(self, session, step)
         if saving.left_last and self._timer._every_secs is not None:
-            setattr(self, _FOLLOWS, True)
+            self._tfdist_follows = True
         return stops
 
     def end(original: Callable[..., Any], self: Any, session: Any) -> Any:
-        if getattr(self, _FOLLOWS, False):
+        if self._tfdist_follows:
             step = session.run(self._global_step_tensor)
             saving.begin(_numbered(self._get_saver(), self._save_path, step), follows=True)
         return original(self, session)
 
+    patches.assign(owner, "_tfdist_follows", False)
     patches.replace(owner, "_save", save, ("self", "session", "step"))
     patches.replace(owner, "end", end, ("self", "session"))
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from tfdist.core.files import whole
 from tfdist.hooks.saves import drop
-from tfdist.hooks.saving_calls import ending, whole_file
+from tfdist.hooks.saving_calls import ending
 
 
 class Save:
@@ -30,7 +31,7 @@ def making(path: Path) -> tuple[contextlib.ExitStack, Save, Path]:
     with contextlib.ExitStack() as stack:
         save: Any = Save()
         stack.enter_context(ending(save))
-        made = Path(stack.enter_context(whole_file(path)))
+        made = Path(stack.enter_context(whole(str(path))))
         made.write_text("new")
         return stack.pop_all(), save, made
 

@@ -80,7 +80,7 @@ class Argument(list[Any]):
 
     fetch = target = variables = states = ()
     built, jit_compile, synchronized, name = True, False, False, "an argument"
-    _pad_step_number, _tfdist_save = False, PendingSave(writes=True)
+    _pad_step_number, _tfdist_follows, _tfdist_save = False, False, PendingSave(writes=True)
     _tfdist_sources: tuple[Any, ...] = ()
     _master = "a server"
 
@@ -151,7 +151,8 @@ def arguments_of(signature: inspect.Signature, by_name: tuple[str, ...]) -> Iter
         more = [name for name in by_name if name not in named]
         positional, named, required = positional + more, named + more, required + more
     value: dict[str, Any] = {name: Argument([(name, "of a pair")]) for name in named}
-    value |= {"_trainable_variables": Argument([("a", "variable")]), "save_path": "a path", "global_step": 3}
+    value |= {"_trainable_variables": Argument([("a", "variable")]), "save_path": "a path", "file_prefix": "a path"}
+    value |= {"global_step": 3, "checkpoint_number": 3}
     optional = [name for name in named if name not in required]
     for left_out in [
         set[str](),
