@@ -55,21 +55,16 @@ def _in_half(function: Callable[..., Any], operands: tuple[str, ...], job: Job) 
         if half is None:
             return original(*args, **kwargs)
         given = dict(zip(names, args, strict=False)) | kwargs
-        own = {name: _tensors(given[name]) for name in operands}
-        if not all(_is_float32(t) for tensors in own.values() for t in tensors):
+        own = {name: given[name] for name in operands}
+        if not all(map(_is_float32, tf.nest.flatten(own))):
             return original(*args, **kwargs)
         way = _converted if _computes(half) else _rounded
         if way is _rounded:
             job.rounding.found(half.name)
-        ready = {n: [way(t, half) for t in tensors] for n, tensors in own.items()}
-        found = original(**given | {n: t if isinstance(given[n], (list, tuple)) else t[0] for n, t in ready.items()})
+        found = original(**given | tf.nest.map_structure(lambda operand: way(operand, half), own))
         return tf.cast(found, tf.float32) if way is _converted else _rounded(found, half)
 
     return product
-
-
-def _tensors(given: Any) -> list[Any]:
-    return list(given) if isinstance(given, (list, tuple)) else [given]
 
 
 def _is_float32(value: Any) -> bool:

@@ -5,6 +5,7 @@ The ranks do not compare these, though the loss may read them. Metrics mark them
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -18,46 +19,34 @@ from tfdist.hooks.patches import Patches, after
 from tfdist.training.steps import Steps
 
 _STATISTICS = ("moving_mean", "moving_variance", "moving_stddev", "renorm_mean", "renorm_stddev")
-
-
-def _statistics(layer: Any) -> None:
-    note((v for name in _STATISTICS if (v := getattr(layer, name, None)) is not None), STATISTIC)
-
-
-def _states(layer: Any) -> None:
-    note((v for v in tf.nest.flatten(layer.states) if hasattr(v, "assign")), EACH_RANK)
-
-
-def _totals(metric: Any) -> None:
-    note(metric.variables, EACH_RANK)
-
-
-def _random(generator: Any) -> None:
-    note((v for name in ("state", "_state_var") if hasattr(v := getattr(generator, name, None), "assign")), RANDOM)
-
-
-# Class, its method that makes the variables, and a function that notes them. The statistics of tf_keras are noted by
-# ``ON_READ``.
-_MADE: tuple[tuple[str, str, Callable[[Any], None]], ...] = (
-    ("keras.src.backend.tensorflow.core:Variable", "_deferred_initialize", hand_on_notes),
-    ("keras.src.layers.normalization.batch_normalization:BatchNormalization", "build", _statistics),
-    ("keras.src.layers.rnn.rnn:RNN", "_create_state_variables", _states),
-    ("keras.src.metrics.metric:Metric", "add_variable", _totals),
-    ("keras.src.random.seed_generator:SeedGenerator", "__init__", _random),
-    ("tensorflow.python.ops.stateful_random_ops:Generator", "__init__", _random),
-    ("tf_keras.src.layers.rnn.base_rnn:RNN", "reset_states", _states),
-    ("tf_keras.src.layers.rnn.base_conv_rnn:ConvRNN", "reset_states", _states),
+# Class, its method that makes the variables, their attributes, and what is noted of them. (The statistics of tf_keras
+# are noted by ``ON_READ``.)
+_MADE: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
+    ("keras.src.layers.normalization.batch_normalization:BatchNormalization", "build", _STATISTICS, STATISTIC),
+    ("keras.src.layers.rnn.rnn:RNN", "_create_state_variables", ("states",), EACH_RANK),
+    ("keras.src.metrics.metric:Metric", "add_variable", ("variables",), EACH_RANK),
+    ("keras.src.random.seed_generator:SeedGenerator", "__init__", ("state",), RANDOM),
+    ("tensorflow.python.ops.stateful_random_ops:Generator", "__init__", ("state",), RANDOM),
+    ("tf_keras.src.layers.rnn.base_rnn:RNN", "reset_states", ("states",), EACH_RANK),
+    ("tf_keras.src.layers.rnn.base_conv_rnn:ConvRNN", "reset_states", ("states",), EACH_RANK),
 )
 
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
     """Install the hooks of this module."""
-
+    where = "keras.src.backend.tensorflow.core:Variable"
+    patches.when_imported(where, patches.replace, "_deferred_initialize", after(hand_on_notes), ("self",))
     there: dict[type, Callable[[Any], None]] = {}
-    for where, method, noted in _MADE:
+    for where, method, attributes, what in _MADE:
+        noted = functools.partial(_note, attributes, what)
         patches.when_imported(where, patches.replace, method, after(noted), ("self",))
         module, _, owner = where.partition(":")
         if module in sys.modules:
             there[getattr(sys.modules[module], owner)] = noted
     for one in existing(*there):  # made before the import of tfdist
         next(noted for kind, noted in there.items() if isinstance(one, kind))(one)
+
+
+def _note(attributes: tuple[str, ...], what: str, one: Any) -> None:
+    found = tf.nest.flatten([getattr(one, name, None) for name in attributes])
+    note((variable for variable in found if hasattr(variable, "assign")), what)
