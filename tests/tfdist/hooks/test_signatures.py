@@ -105,6 +105,7 @@ def replaced() -> Iterator[dict[str, tuple[Any, ...]]]:
         patch.setattr(variable_writes, "may_write", lambda op_type: False)
         patch.setattr(gradients, "variable_key", lambda variable: None)
         patch.setattr(FitSteps, "_around", lambda self, callbacks, model: callbacks)
+        patch.setattr("tfdist.training.fit._package", lambda model: "keras")
         job: Any = types.SimpleNamespace(
             switches=Switches(Settings()),
             world=OneProcess(),
