@@ -21,7 +21,7 @@ from tfdist.engine.collective import Collective
 from tfdist.graph.fusing import bucket_of
 from tfdist.graph.graph_exchange import RESULTS
 from tfdist.graph.graph_state import make_state
-from tfdist.graph.op_builder import Part, build
+from tfdist.graph.op_builder import Builder, Part
 
 
 class Gathered(extend.GraphExchange):
@@ -99,7 +99,7 @@ def case_what_it_builds_is_exchanged() -> None:
         exchange = Arrival(bucket_of("own", "mean", [own]), ["own"], "nobody")
         collective = Collective("a part that is built", [exchange], job().world, job().recorder)
         part = Part(exchange, (), RESULTS, [own], lambda *_: [own * 2, own * 3])
-        (results,) = build(collective, [part], job())
+        (results,) = Builder(collective, [part], job()).build()
         assert {result.op for result in results} <= make_state(graph).exchanged
 
 

@@ -88,14 +88,9 @@ def _of_own_values(tensor: Any, exchanged: set[tf.Operation]) -> bool:
             value = op.outputs[0]
             if value.dtype.is_floating or (value.dtype not in (tf.resource, tf.variant) and value.shape.rank != 0):
                 return True
-    return any(_batch(t) for t in _inputs_behind(tensor, exchanged))
-
-
-def _inputs_behind(tensor: Any, exchanged: set[tf.Operation]) -> Iterator[Any]:
-    """Yield the eager values that a tensor of a function depends on."""
-    for op in ancestors([tensor.op], stop=exchanged.__contains__, control=False):
-        if op not in exchanged:
-            yield from (value for t in op.inputs if not is_symbolic(value := outside(t)))
+        if any(_batch(value) for value in map(outside, op.inputs) if not is_symbolic(value)):  # a function's, eager
+            return True
+    return False
 
 
 def _batch(value: Any) -> bool:

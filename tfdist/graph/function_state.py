@@ -204,9 +204,9 @@ def tracing() -> None:
         setattr(tf.compat.v1.get_default_graph(), _COMPILED, name)
 
 
-def compiled_as(graph: Any) -> str:
-    """Return the name of the function with ``jit_compile=True`` that a graph belongs to; empty if none, or no graph."""
-    return getattr(graph, _COMPILED, "")
+def compiled_as() -> str:
+    """Return the name of the function with ``jit_compile=True`` under construction; empty if there is none."""
+    return getattr(tf.compat.v1.get_default_graph(), _COMPILED, "")
 
 
 def traced() -> None:
@@ -220,8 +220,3 @@ def traced() -> None:
     if state is not None:
         uses = ((inside, known) for known, inside in graph.captures if inside.dtype.name == "resource")
         state.handles = {inside.name: handle_key(known) for inside, known in uses}
-
-
-def current() -> tf.Graph | None:
-    """Return the graph under construction; None when executing eagerly."""
-    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()

@@ -8,7 +8,7 @@ RMSProp leave untouched rows alone.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -16,12 +16,12 @@ from tfdist.core import exclusions
 from tfdist.core.settings import CONFIGURABLE
 from tfdist.engine.collective import Collective
 from tfdist.graph import function_state
-from tfdist.graph.fusing import few, fused, gradient_to_wire
+from tfdist.graph.fusing import few, fused
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job, Reducer
 from tfdist.graph.markers import Gradient, numberless
-from tfdist.graph.op_builder import Part, build, signature
-from tfdist.graph.slices import indices_part, of_any_rows, row_parts, spread, way_of
+from tfdist.graph.op_builder import Builder, by_value
+from tfdist.graph.slices import of_any_rows, row_parts, spread, way_of
 from tfdist.graph.step_sums import Accumulation
 from tfdist.transport.interfaces import Group
 
@@ -50,51 +50,25 @@ class Average:
         job, full_names = self._job, names
         if not function_state.in_session():
             names = [numberless(name) for name in names]
-        slices = [i for i, g in enumerate(gradients) if not isinstance(g, tf.Tensor)]
-        fixed = {i: spread(gradients[i], group) for i in slices} if _compiled(job) else {}
-        whole = {i: ("gradient", g) for i, g in enumerate(gradients) if isinstance(g, tf.Tensor)}
-        whole |= {i: ("slices for", values) for i, (_, values) in fixed.items()}
-        buckets, parts = self._buckets(whole, names, group)
-        of_parts: list[list[int]] = []  # the gradients whose rows each further part exchanges
-        if fixed:
-            parts.append(
-                indices_part([indices for indices, _ in fixed.values()], [names[i] for i in fixed], job, group)
-            )
-        elif slices:
-            own, of_slices = [gradients[i] for i in slices], [names[i] for i in slices]
-            found, more = row_parts(own, of_slices, job, group, self._sums(), self._accumulation is not None)
-            of_parts, parts = [[slices[k] for k in members] for members in found], parts + more
+        accumulates = self._accumulation is not None
+        more = [] if self._accumulation is None else [f"sums of {self._accumulation.steps} steps"]
+        whole = {i: g for i, g in enumerate(gradients) if isinstance(g, tf.Tensor)}
+        slices = {i: g for i, g in enumerate(gradients) if i not in whole}
+        fixed = {i: spread(g, group) for i, g in slices.items()} if _compiled(job) else {}
+        indices = {i: indices for i, (indices, _) in fixed.items()}
+        whole |= {i: values for i, (_, values) in fixed.items()}
+        parts = [
+            *fused(indices, [f"indices of {name}" for name in names], job, group, op="sum"),
+            *fused(whole, names, job, group, more, accumulates=accumulates),
+            *row_parts({} if fixed else slices, names, job, group, more, accumulates),
+        ]
 
         exchanges, everyone = [part.exchange for part in parts], group is job.world
         collective = Collective(self._name(names), exchanges, group, job.recorder, everyone, averages=True)
         made_by = functools.partial(_made_by, job, [names[i] for i in slices], job.switches.sparse_as_dense)
-        built = build(collective, parts, job, job.switches.shares, made_by, full_names, self._accumulation)
-        averages = {
-            i: tf.cast(t, gradients[i].dtype)
-            for members, of_bucket in zip(buckets, built, strict=False)
-            for i, t in zip(members, of_bucket, strict=True)
-        }
-        rows = {i: of_any_rows(built[-1][k], averages[i]) for k, i in enumerate(fixed)}
-        for members, flat in zip(of_parts, built[len(buckets) :], strict=False):
-            rows.update(zip(members, zip(flat[::2], flat[1::2], strict=True), strict=True))
-        averages.update({i: _slices(gradients[i], *pair) for i, pair in rows.items()})
-        return [averages[i] for i in range(len(gradients))]
-
-    def _buckets(
-        self, whole: Mapping[int, tuple[str, tf.Tensor]], names: Sequence[str], group: Group
-    ) -> tuple[list[list[int]], list[Part]]:
-        """Return the exchanges of tensors, by numbers with words for the plan; and the numbers of each exchange."""
-        job, own = self._job, [tensor for _, tensor in whole.values()]
-        lines = [signature(kind, names[i], tensor) for i, (kind, tensor) in whole.items()]
-        sent, of_whole = [gradient_to_wire(tensor, job) for tensor in own], [names[i] for i in whole]
-        given = None if self._accumulation is None else own
-        found, parts = fused(sent, of_whole, lines, job, group, self._sums(), given)
-        numbers = list(whole)
-        return [[numbers[k] for k in members] for members in found], parts
-
-    def _sums(self) -> list[str]:
-        """Return the number of accumulated steps as a line of the plan."""
-        return [] if self._accumulation is None else [f"sums of {self._accumulation.steps} steps"]
+        builder = Builder(collective, parts, job, job.switches.shares, made_by, full_names, self._accumulation)
+        found = by_value(parts, builder.build())
+        return [_like(own, *results, fixed=bool(fixed)) for own, results in zip(gradients, found, strict=True)]
 
     def _name(self, names: Sequence[str]) -> str:
         """Return a name that is unique in a session's graph. A function that is traced again gets the same name."""
@@ -103,14 +77,17 @@ class Average:
         return f"average of gradients ({few(names)})"
 
 
-def _slices(own: tf.IndexedSlices, indices: tf.Tensor, values: tf.Tensor) -> tf.IndexedSlices:
-    """Return the average of slices, in their dtypes."""
+def _like(own: Gradient, *results: tf.Tensor, fixed: bool) -> Gradient:
+    """Return the average of a gradient, in its dtypes. ``fixed``: its rows are more than those that it replaces."""
+    if isinstance(own, tf.Tensor):
+        return tf.cast(results[0], own.dtype)
+    indices, values = of_any_rows(*results) if fixed else results
     return tf.IndexedSlices(tf.cast(values, own.dtype), tf.cast(indices, own.indices.dtype), own.dense_shape)
 
 
 def _compiled(job: Job) -> bool:
     """Return whether XLA compiles the function under construction, and the job's exchange supports it."""
-    return bool(function_state.compiled_as(function_state.current())) and job.compiles
+    return bool(function_state.compiled_as()) and job.compiles
 
 
 def reducer_of(job: Job, accumulation: Accumulation | None = None) -> Reducer:

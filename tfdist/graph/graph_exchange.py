@@ -68,7 +68,12 @@ class GraphExchange(Protocol):
 
 
 def part_of(
-    exchange: GraphExchange, bucket: Bucket, lines: Sequence[str], tensors: Sequence[tf.Tensor], group: Group
+    exchange: GraphExchange,
+    bucket: Bucket,
+    lines: Sequence[str],
+    tensors: Sequence[tf.Tensor],
+    group: Group,
+    values: Sequence[int],
 ) -> Part:
     """Return the part of a collective that combines a bucket by a graph exchange.
 
@@ -78,10 +83,11 @@ def part_of(
       lines: plan lines that describe the tensors.
       tensors: this rank's tensors.
       group: ranks that take part.
+      values: numbers of the tensors; see ``Part``.
     """
     build: Callable[..., list[tf.Tensor]] = functools.partial(_built, exchange, bucket, tensors, group)
     counts = (1 / group.size if bucket.op == "mean" else 1.0) if exchange.compiled else None
-    return Part(Arrival(bucket, lines, exchange.name), (), RESULTS, tuple(tensors), build, counts)
+    return Part(Arrival(bucket, lines, exchange.name), (), RESULTS, tuple(tensors), build, counts, values)
 
 
 def rows_part_of(
@@ -90,6 +96,7 @@ def rows_part_of(
     own: Sequence[tuple[Table, tf.IndexedSlices]],
     lines: Sequence[str],
     group: Group,
+    values: Sequence[int],
 ) -> Part:
     """Return the part of a collective that combines slices by a graph exchange: values stay where they are.
 
@@ -102,6 +109,7 @@ def rows_part_of(
       own: variables, and this rank's slices for each; an index may come more than once.
       lines: plan lines that describe the slices.
       group: ranks that take part.
+      values: numbers of the slices; see ``Part``.
 
     Returns:
       A part whose results are (indices, values) of each table.
@@ -111,7 +119,7 @@ def rows_part_of(
     build: Callable[..., list[tf.Tensor]] = functools.partial(_built_rows, exchange, bucket, slices, group)
     arrival = RowArrival(bucket, tables, lines, exchange.name)
     outputs = (*RESULTS, tf.TensorSpec([], tf.int32), *found)
-    return Part(arrival, [s.indices for s in slices], outputs, [s.values for s in slices], build)
+    return Part(arrival, [s.indices for s in slices], outputs, [s.values for s in slices], build, values=values)
 
 
 def _built_rows(

@@ -6,12 +6,12 @@ negotiation. Each collective has a channel of its own, so two collectives may ru
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -42,6 +42,7 @@ class Part:
       build: function that computes the part's results from the exchange's results, by TensorFlow operations; None: the
         exchange's results are the part's results.
       counts: the exchange's first result if all ranks have data; None if XLA cannot compile ``build``'s operations.
+      values: numbers of the caller's values that the part exchanges, with the same number of results for each.
     """
 
     exchange: Exchange
@@ -50,35 +51,23 @@ class Part:
     after: Sequence[tf.Tensor] = ()
     build: Callable[..., list[tf.Tensor]] | None = None
     counts: float | None = None
+    values: Sequence[int] = ()
+
+
+T = TypeVar("T")
+
+
+def by_value(parts: Sequence[Part], results: Sequence[Sequence[T]]) -> list[list[T]]:
+    """Return the results of all parts for each of the caller's values, in the order of their numbers."""
+    found: dict[int, list[T]] = {}
+    for part, own in zip(parts, results, strict=True):
+        of_each = iter(own)
+        for number in part.values:
+            found.setdefault(number, []).extend(islice(of_each, len(own) // len(part.values)))
+    return [found[number] for number in sorted(found)]
 
 
 Made = Mapping[str, object]
-
-
-def build(
-    collective: Collective,
-    parts: Sequence[Part],
-    job: Job,
-    broadcasts: bool = False,
-    made_by: Callable[[], Made] = dict,
-    names: Sequence[str] = (),
-    accumulation: Accumulation | None = None,
-) -> list[list[tf.Tensor]]:
-    """Build a collective in the current graph, or execute it eagerly.
-
-    Args:
-      collective: collective of the parts' exchanges.
-      parts: parts in the order of the exchanges.
-      job: the ranks and settings.
-      broadcasts: True if the variables that its results train begin with rank 0's values.
-      made_by: function that returns the current values of the settings that the parts depend on.
-      names: full names of the exchanged tensors, the same in the same order on all ranks.
-      accumulation: adds up the gradients of several steps; None: each step is exchanged.
-
-    Returns:
-      The results of each part.
-    """
-    return Builder(collective, parts, job, broadcasts, made_by, names, accumulation).build()
 
 
 def failures_of(job: Job) -> Failures:
@@ -227,19 +216,14 @@ class _InFunction(_Site):
     """A function under construction."""
 
     def __init__(
-        self,
-        graph: Any,
-        collective: Collective,
-        parts: Sequence[Part],
-        job: Job,
-        made_by: Callable[[], Made],
-        names: Sequence[str],
+        self, collective: Collective, parts: Sequence[Part], job: Job, made_by: Callable[[], Made], names: Sequence[str]
     ) -> None:
+        graph: Any = tf.compat.v1.get_default_graph()
         self._manager = graph.experimental_acd_manager
         self._made_by, self._made = made_by, made_by()
-        name = function_state.compiled_as(graph)
-        if name:
-            _check_compiled(graph, name, parts)
+        self.compiled = bool(function_state.compiled_as())
+        if self.compiled:
+            _check_compiled(graph, parts)
         self._state = next(function_state.around(graph))
         # Two collectives with the same plan in one function may run at the same time: a number tells them apart.
         plan = "\n".join([collective.name, *collective.plan])
@@ -247,7 +231,6 @@ class _InFunction(_Site):
         self._state.counts[plan] += 1
         for state in function_state.around(graph):
             state.collectives[self.collective] = tuple(names)
-        self.compiled = bool(name)
         if self.compiled:
             # If sizes depend on the call's arguments, these must have the same number of bytes on all ranks.
             self._of_unknown_sizes = any(not tensor.shape.is_fully_defined() for part in parts for tensor in part.after)
@@ -281,23 +264,13 @@ class _InFunction(_Site):
         check_made(self._made, self._made_by(), self.collective.name)
 
 
-def _site(
-    collective: Collective, broadcasts: bool, parts: Sequence[Part], job: Job, made_by: Callable[[], Made],
-    names: Sequence[str],
-) -> _Site:  # fmt: skip
-    """Return the place where the present code is built or executed."""
-    if function_state.in_session():
-        return _InSession(collective, broadcasts)
-    graph = function_state.current()
-    return _Site(collective, job) if graph is None else _InFunction(graph, collective, parts, job, made_by, names)
-
-
-def _check_compiled(graph: Any, name: str, parts: Sequence[Part]) -> None:
+def _check_compiled(graph: Any, parts: Sequence[Part]) -> None:
     """Refuse a collective that XLA cannot compile, in a function that has ``jit_compile=True``.
 
     Raises:
       RuntimeError: XLA cannot compile the exchange; or a condition or a loop contains it, so a call may skip it.
     """
+    name = function_state.compiled_as()
     if any(part.counts is None for part in parts):
         raise RuntimeError(
             f"tf.function {name} has jit_compile=True, and applies gradients: XLA cannot compile the exchange between "
@@ -313,7 +286,16 @@ def _check_compiled(graph: Any, name: str, parts: Sequence[Part]) -> None:
 
 
 class Builder:
-    """Builds one collective; the arguments are those of ``build``.
+    """Builds one collective in the current graph, or executes it eagerly.
+
+    Args:
+      collective: collective of the parts' exchanges.
+      parts: parts in the order of the exchanges.
+      job: the ranks and settings.
+      broadcasts: True if the variables that its results train begin with rank 0's values.
+      made_by: function that returns the current values of the settings that the parts depend on.
+      names: full names of the exchanged tensors, the same in the same order on all ranks.
+      accumulation: adds up the gradients of several steps; None: each step is exchanged.
 
     Attributes:
       collective: the collective that carries out the exchanges; in a function the one that is known already.
@@ -329,12 +311,17 @@ class Builder:
         names: Sequence[str] = (),
         accumulation: Accumulation | None = None,
     ) -> None:
-        self._site = _site(collective, broadcasts, parts, job, made_by, names)
+        self._site: _Site
+        if function_state.in_session():
+            self._site = _InSession(collective, broadcasts)
+        elif tf.executing_eagerly():
+            self._site = _Site(collective, job)
+        else:
+            self._site = _InFunction(collective, parts, job, made_by, names)
         self.collective = self._site.collective
         self._parts = parts
         self._failures = failures_of(job)
         self._data_comparison = job.data_comparison
-        self._device = DEVICE
         self._span = self.collective.span
         self._accumulation = accumulation
         self._sums = None if accumulation is None else accumulation.sums(self.collective)
@@ -343,7 +330,7 @@ class Builder:
         """Return the results of each part."""
         if self._site.compiled:
             return self._compiled()
-        with tf.device(self._device), tf.control_dependencies(self._site.before()):
+        with tf.device(DEVICE), tf.control_dependencies(self._site.before()):
             results = self._fused() if len(self._parts) == 1 else self._split()
         if self._accumulation is not None:
             self._accumulation.due_in(results[0].pop())
@@ -383,29 +370,22 @@ class Builder:
         return own
 
     def _fused(self) -> list[list[tf.Tensor]]:
-        (exchange,) = self.collective.exchanges
-
-        def call(*arrays: np.ndarray) -> list[np.ndarray]:
-            with self._guarded():
-                if self._loaded(0, arrays):
-                    self.collective.communicate(0)
-                return self._results(0)
-
-        with tf.control_dependencies(self._parts[0].after):
-            return [self._operation(call, self._parts[0].tensors, self._outputs(0))]
+        (part,) = self._parts
+        with tf.control_dependencies(part.after):
+            return [self._operation(self._whole, 0, part.tensors, self._outputs(0))]
 
     def _split(self) -> list[list[tf.Tensor]]:
         starts: list[tf.Tensor] = []
         for number, part in enumerate(self._parts):
             with tf.control_dependencies([*starts[-1:], *part.after]):
-                starts += self._operation(self._start(number), part.tensors, [tf.TensorSpec([], tf.bool)])
+                starts += self._operation(self._start, number, part.tensors, [tf.TensorSpec([], tf.bool)])
         results: list[list[tf.Tensor]] = []
         # A wait blocks a thread by which TensorFlow's servers answer other ranks: at most one wait at a time.
         one_by_one = any(part.build is not None for part in self._parts)
         for number in range(len(self._parts)):
             after = results[-1][:1] if one_by_one and results else []
             with tf.control_dependencies([*starts, *after]):
-                results.append(self._operation(self._finish(number), [], self._outputs(number)))
+                results.append(self._operation(self._finish, number, [], self._outputs(number)))
         return results
 
     def _outputs(self, number: int) -> Sequence[tf.TensorSpec]:
@@ -432,45 +412,36 @@ class Builder:
         results = exchange.results() if nothing is None else nothing
         return results if number else [*results, np.array(sums.due)]
 
-    def _start(self, number: int) -> Callable[..., list[np.ndarray]]:
+    def _whole(self, number: int, *arrays: np.ndarray) -> list[np.ndarray]:
+        if self._loaded(number, arrays):
+            self.collective.communicate(number)
+        return self._results(number)
+
+    def _start(self, number: int, *arrays: np.ndarray) -> list[np.ndarray]:
         worker = self.collective.worker
+        worker.wait_for(number)  # left by a step that ended between start and finish
+        if self._loaded(number, arrays):
+            worker.submit(number, functools.partial(self.collective.communicate, number))
+        return [np.array(True)]
 
-        def call(*arrays: np.ndarray) -> list[np.ndarray]:
-            with self._guarded():
-                worker.wait_for(number)  # left by a step that ended between start and finish
-                if self._loaded(number, arrays):
-                    worker.submit(number, functools.partial(self.collective.communicate, number))
-                return [np.array(True)]
-
-        return call
-
-    def _finish(self, number: int) -> Callable[[], list[np.ndarray]]:
-        exchange, worker = self.collective.exchanges[number], self.collective.worker
-
-        def call() -> list[np.ndarray]:
-            with self._guarded():
-                with self._span("held up", exchange.what):
-                    worker.wait_for(number)
-                return self._results(number)
-
-        return call
+    def _finish(self, number: int) -> list[np.ndarray]:
+        with self._span("held up", self.collective.exchanges[number].what):
+            self.collective.worker.wait_for(number)
+        return self._results(number)
 
     def _operation(
-        self, call: Callable[..., Any], tensors: Sequence[tf.Tensor], outputs: Sequence[tf.TensorSpec]
+        self, call: Callable[..., Any], number: int, tensors: Sequence[tf.Tensor], outputs: Sequence[tf.TensorSpec]
     ) -> list[tf.Tensor]:
-        results = call_back(call, tensors, outputs)
-        self._site.add(results)
-        return results
+        """Build an operation that calls ``call`` with the number of an exchange and the arrays of ``tensors``."""
 
-    @contextlib.contextmanager
-    def _guarded(self) -> Iterator[None]:
-        try:
+        def checked(*arrays: np.ndarray) -> Any:
             _check_open(self.collective)
             self._site.check()
-            yield
-        except BaseException as error:
-            self._failures.note(error)
-            raise
+            return call(number, *arrays)
+
+        results = call_back(checked, tensors, outputs, self._failures)
+        self._site.add(results)
+        return results
 
 
 def signature(kind: str, name: str, tensor: tf.Tensor) -> str:

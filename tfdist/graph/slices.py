@@ -2,64 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import numpy as np
 import tensorflow as tf
 
-from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.engines import Bucket
 from tfdist.engine.sparse_rows import Rows, SparseMode, Table
-from tfdist.graph.fusing import bucket_of, few, gradient_format, gradient_to_wire, spec_of
-from tfdist.graph.graph_exchange import part_of, rows_part_of
+from tfdist.graph.fusing import few, gradient_format, to_wire
+from tfdist.graph.graph_exchange import rows_part_of
 from tfdist.graph.job import Job
 from tfdist.graph.op_builder import Part, signature
 from tfdist.transport.interfaces import Group
 
 
 def row_parts(
-    slices: Sequence[tf.IndexedSlices],
+    slices: Mapping[int, tf.IndexedSlices],
     names: Sequence[str],
     job: Job,
     group: Group,
     more: Sequence[str] = (),
     accumulates: bool = False,
-) -> tuple[list[list[int]], list[Part]]:
+) -> list[Part]:
     """Return the exchanges that average slices, with any number of rows on each rank.
 
     Args:
-      slices: this rank's slices.
-      names: names of their variables.
+      slices: this rank's slices, by their numbers.
+      names: names of their variables, by the same numbers.
       job: the ranks and settings.
       group: ranks that take part.
       more: further lines of the plan.
       accumulates: True: several steps are added up first, on the host.
 
     Returns:
-      The positions of the slices of each part, and the parts; a part's results are indices and values of each.
+      Parts whose results are indices and values of each of the slices.
     """
-    tables = [_table(name, s, job) for name, s in zip(names, slices, strict=True)]
+    if not slices:
+        return []
+    tables = {i: _table(names[i], s, job) for i, s in slices.items()}
     # The number of rows may differ between ranks, the shape of a row must not.
-    lines = [signature("slices for", name, _unknown_rows(s.values)) for name, s in zip(names, slices, strict=True)]
-    every = range(len(slices))
+    lines = {i: signature("slices for", names[i], _unknown_rows(s.values)) for i, s in slices.items()}
     exchange = None if accumulates else job.switches.exchange
     if exchange is not None:
-        members = [[k for k in every if tables[k].dtype == dtype] for dtype in dict.fromkeys(t.dtype for t in tables)]
-        parts = []
-        for of_part in members:
-            what = f"rows of {few([names[k] for k in of_part])}"
-            bucket = Bucket(what, "mean", tables[of_part[0]].dtype, None, alike=True)
-            if exchange.takes(bucket, group):
-                own, of_lines = [(tables[k], slices[k]) for k in of_part], [lines[k] for k in of_part]
-                parts.append(rows_part_of(exchange, bucket, own, of_lines, group))
-        if len(parts) == len(members):
-            return members, parts
-    merged = [s if t.way == "unmerged" else merge(s) for s, t in zip(slices, tables, strict=True)]
-    sent = [t for s in merged for t in (s.indices, gradient_to_wire(s.values, job))]
+        members: dict[np.dtype, list[int]] = {}
+        for i, table in tables.items():
+            members.setdefault(table.dtype, []).append(i)
+        buckets = [
+            Bucket(f"rows of {few([names[i] for i in own])}", "mean", dtype, None, alike=True)
+            for dtype, own in members.items()
+        ]
+        if all(exchange.takes(bucket, group) for bucket in buckets):
+            return [
+                rows_part_of(
+                    exchange, bucket, [(tables[i], slices[i]) for i in own], [lines[i] for i in own], group, own
+                )
+                for bucket, own in zip(buckets, members.values(), strict=True)
+            ]
+    merged = [s if tables[i].way == "unmerged" else merge(s) for i, s in slices.items()]
+    format = gradient_format(job)
+    sent = [t for s in merged for t in (s.indices, to_wire(s.values, format))]
     given = [t for s in merged for t in (s.indices, s.values)] if accumulates else sent
-    host = Rows(f"rows of {few(names)}", tables, [*lines, *more])
-    return [list(every)], [Part(host, given, [_unknown_rows(t) for t in sent])]
+    host = Rows(f"rows of {few([names[i] for i in slices])}", list(tables.values()), [*lines.values(), *more])
+    return [Part(host, given, [_unknown_rows(t) for t in sent], values=list(slices))]
 
 
 def spread(slices: tf.IndexedSlices, group: Group) -> tuple[tf.Tensor, tf.Tensor]:
@@ -88,16 +93,6 @@ def spread(slices: tf.IndexedSlices, group: Group) -> tuple[tf.Tensor, tf.Tensor
 def of_any_rows(*tensors: tf.Tensor) -> tuple[tf.Tensor, ...]:
     """Return tensors with an unknown number of rows, as they replace this rank's tensors, which have fewer rows."""
     return tuple(tf.compat.v1.placeholder_with_default(t, [None, *t.shape[1:]]) for t in tensors)
-
-
-def indices_part(indices: Sequence[tf.Tensor], names: Sequence[str], job: Job, group: Group) -> Part:
-    """Return the part that sums the indices of ``spread`` over the ranks."""
-    bucket = bucket_of(f"indices of {few(names)}", "sum", indices)
-    lines = [signature("indices for", name, own) for name, own in zip(names, indices, strict=True)]
-    exchange = job.switches.exchange
-    if exchange.takes(bucket, group):
-        return part_of(exchange, bucket, lines, indices, group)
-    return Part(AllReduce(bucket, lines), indices, [spec_of(t) for t in indices])
 
 
 def _table(name: str, slices: tf.IndexedSlices, job: Job) -> Table:

@@ -14,14 +14,13 @@ from tfdist.core.reduce_ops import OPS, Op
 from tfdist.engine import other_exchanges
 from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.collective import Collective
-from tfdist.engine.exchange import Exchange
 from tfdist.engine.other_exchanges import CollectiveCall, holds_objects, own_copy
 from tfdist.graph import marking
 from tfdist.graph.derivatives import differentiable, nothing_after
 from tfdist.graph.fusing import bucket_of
 from tfdist.graph.graph_state import make_state, state_of
 from tfdist.graph.job import Job
-from tfdist.graph.op_builder import Part, build, signature
+from tfdist.graph.op_builder import Builder, Part, by_value, signature
 from tfdist.transport.interfaces import Channel, Group
 
 Function = Callable[[Channel, Sequence[np.ndarray]], list[np.ndarray]]
@@ -42,18 +41,13 @@ class TensorCollectives:
 
     def all_reduce(self, value: Any, op: Op, name: str = "") -> Any:
         """See ``tfdist.all_reduce``. In a graph, ``name`` is the same on all ranks; default: the operation's name."""
-        value = _tensor_of(value)
+        value, name = _named(value, name)
         _check(op, value)
-        name = name or _name_of(value)
 
         def forward(own: Any) -> Any:
             if _in_graph(own) and self._group.size > 1:
-                exchange = AllReduce(bucket_of("tensor", op, [own]), [signature("all_reduce", name, own)])
-                output = tf.TensorSpec(own.shape, own.dtype)
-                return self._in_graph("all_reduce", exchange, [own], [output], name)[0]
-            return self._run(
-                f"all_reduce ({op})", functools.partial(other_exchanges.all_reduce, op), [own], True, name
-            )[0]
+                return self._reduced([own], [name], op, name)[0]
+            return self._run(f"all_reduce ({op})", functools.partial(other_exchanges.all_reduce, op), [own], name)[0]
 
         def backward(upstream: tf.Tensor) -> tf.Tensor:
             _check_derivative("all_reduce", op)
@@ -71,44 +65,50 @@ class TensorCollectives:
           tensors: tensors with the same dtypes and shapes on all ranks.
           op: reduction operation; see ``tfdist.all_reduce``.
         """
+        for tensor in tensors:
+            _check(op, tensor)
+        if self._group.size == 1 or not tensors:
+            return list(tensors)
+        trains = _reduced_gradients(tensors) and self._job.switches.shares
+        names = [f"tensor {number}" for number in range(len(tensors))]
+        return self._reduced(tensors, names, op, f"{len(tensors)} tensors", trains)
+
+    def _reduced(
+        self, tensors: Sequence[tf.Tensor], names: Sequence[str], op: Op, of: str, trains: bool = False
+    ) -> list[tf.Tensor]:
+        """Return the reduced tensors, by one collective. ``trains``: they train variables."""
         members: dict[tf.DType, list[int]] = {}
         for number, tensor in enumerate(tensors):
-            _check(op, tensor)
             members.setdefault(tensor.dtype, []).append(number)
-        if self._group.size == 1 or not members:
-            return list(tensors)
         parts = []
         for dtype, numbers in members.items():
             own = [tf.identity(tensors[n]) for n in numbers]  # under the caller's control dependencies
-            lines = [signature("all_reduce", f"tensor {n}", tensors[n]) for n in numbers]
+            lines = [signature("all_reduce", names[n], tensors[n]) for n in numbers]
             exchange = AllReduce(bucket_of(f"tensors of {dtype.name}", op, own), lines)
-            parts.append(Part(exchange, own, [tf.TensorSpec(t.shape, t.dtype) for t in own]))
-        trains = _reduced_gradients(tensors) and self._job.switches.shares
-        built = self._built("all_reduce", parts, f"{len(tensors)} tensors", trains)
-        pairs = (p for of, found in zip(members.values(), built, strict=True) for p in zip(of, found, strict=True))
-        return [tensor for _, tensor in sorted(pairs, key=lambda pair: pair[0])]
+            parts.append(Part(exchange, own, [tf.TensorSpec(t.shape, t.dtype) for t in own], values=numbers))
+        return [result for (result,) in by_value(parts, self._built("all_reduce", parts, of, trains))]
 
     def broadcast(self, value: Any, root: int) -> Any:
         """See ``tfdist.broadcast``."""
-        value = _tensor_of(value)
-        self._check_root(root)
+        value, name = _named(value)
+        if not 0 <= root < self._group.size:
+            raise ValueError(f"root={root} is not one of the {self._group.size} ranks of the group")
         if not isinstance(value, tf.Tensor):
             return self._group.control.broadcast_object(value, self._place("broadcast"), root)
-        name, kind, function = (
-            _name_of(value),
-            f"broadcast from {root}",
-            functools.partial(other_exchanges.broadcast, root),
-        )
+        kind, function = f"broadcast from {root}", functools.partial(other_exchanges.broadcast, root)
 
         def backward(upstream: tf.Tensor) -> tf.Tensor:
             total = self.all_reduce(upstream, "sum", f"the gradient of {name}")
             return total if self._group.rank == root else nothing_after(total)
 
-        return differentiable(value, lambda own: self._run(kind, function, [own], True, name, [own.shape])[0], backward)
+        return differentiable(value, lambda own: self._run(kind, function, [own], name)[0], backward)
 
     def all_gather(self, value: Any, name: str = "") -> Any:
         """See ``tfdist.all_gather``."""
-        value, name = _tensor_of(value), name or _name_of(value)
+        value, name = _named(value, name)
+
+        def forward(own: Any) -> Any:
+            return self._run("all_gather", other_exchanges.all_gather, [own], name, False, [_rows_of(own)])[0]
 
         def backward(upstream: tf.Tensor) -> tf.Tensor:
             total = self.all_reduce(upstream, "sum", f"the gradient of {name}")
@@ -116,21 +116,13 @@ class TensorCollectives:
             start = tf.reduce_sum(rows[: self._group.rank])
             return total[start : start + tf.shape(value)[0]]
 
-        return differentiable(
-            value,
-            lambda own: self._run("all_gather", other_exchanges.all_gather, [own], False, name, [_rows_of(own)])[0],
-            backward,
-        )
+        return differentiable(value, forward, backward)
 
     def reduce_scatter(self, value: Any, op: Op) -> Any:
         """See ``tfdist.reduce_scatter``."""
-        value = _tensor_of(value)
+        value, name = _named(value)
         _check(op, value)
-        name, kind, function = (
-            _name_of(value),
-            f"reduce_scatter ({op})",
-            functools.partial(other_exchanges.reduce_scatter, op),
-        )
+        kind, function = f"reduce_scatter ({op})", functools.partial(other_exchanges.reduce_scatter, op)
 
         def backward(upstream: tf.Tensor) -> tf.Tensor:
             _check_derivative("reduce_scatter", op)
@@ -138,21 +130,20 @@ class TensorCollectives:
             return gathered / self._group.size if op == "mean" else gathered
 
         return differentiable(
-            value, lambda own: self._run(kind, function, [own], True, name, [_rows_of(own)])[0], backward
+            value, lambda own: self._run(kind, function, [own], name, shapes=[_rows_of(own)])[0], backward
         )
 
     def all_to_all(self, value: Any, splits: Any, name: str = "") -> tuple[Any, Any]:
         """See ``tfdist.all_to_all``."""
-        value, name = _tensor_of(value), name or _name_of(value)
+        value, name = _named(value, name)
         if splits is None:
-            first = tf.shape(value)[0] if _in_graph(value) else np.shape(value)[0]
-            splits = _even(first, self._group.size)
+            splits = _even(tf.shape(value)[0] if _in_graph(value) else np.shape(value)[0], self._group.size)
         splits = tf.cast(splits, tf.int64) if _in_graph(value) else np.asarray(splits, np.int64)
         shapes = [_rows_of(value), [self._group.size]]
         counts: list[Any] = []
 
         def forward(own: Any) -> Any:
-            received, count = self._run("all_to_all", other_exchanges.all_to_all, [own, splits], False, name, shapes)
+            received, count = self._run("all_to_all", other_exchanges.all_to_all, [own, splits], name, False, shapes)
             counts.append(count)
             return received
 
@@ -165,10 +156,6 @@ class TensorCollectives:
         """See ``tfdist.barrier``."""
         self._group.control.arrive(self._place("barrier"))
 
-    def _check_root(self, root: int) -> None:
-        if not 0 <= root < self._group.size:
-            raise ValueError(f"root={root} is not one of the {self._group.size} ranks of the group")
-
     def _place(self, kind: str) -> str:
         self._calls += 1
         return f"tfdist.{kind}, call {self._calls}"
@@ -178,20 +165,19 @@ class TensorCollectives:
         kind: str,
         function: Function,
         values: Sequence[Any],
-        same_size: bool,
         name: str,
-        shapes: Sequence[Any] = (None,),
+        same_size: bool = True,
+        shapes: Sequence[Any] | None = None,
     ) -> list[Any]:
+        """Return what ``function`` returns for the values. In a graph ``shapes`` has its shapes; None: the values'."""
         if any(_in_graph(v) for v in values):
             tensors = [tf.convert_to_tensor(v) for v in values]
             if self._group.size == 1:
                 return [tf.identity(t) for t in tensors]
-            outputs = [
-                tf.TensorSpec(s if s is not None else t.shape, t.dtype) for t, s in zip(tensors, shapes, strict=True)
-            ]
+            pairs = zip(shapes or [t.shape for t in tensors], tensors, strict=True)
             compared = tensors if same_size else [tf.TensorSpec([None, *t.shape[1:]], t.dtype) for t in tensors]
             exchange = CollectiveCall("tensor", [signature(kind, name, t) for t in compared], function, same_size)
-            return self._in_graph(kind, exchange, tensors, outputs, name)
+            return self._built(kind, [Part(exchange, tensors, [tf.TensorSpec(s, t.dtype) for s, t in pairs])], name)[0]
         arrays = [own_copy(v.numpy() if isinstance(v, tf.Tensor) else v) for v in values]
         # Other shapes or dtypes would be combined wrongly: they are part of the name by which the ranks meet.
         shape = list(arrays[0].shape) if same_size else ["rows", *arrays[0].shape[1:]]
@@ -204,16 +190,6 @@ class TensorCollectives:
             tf.constant(r, v.dtype) if isinstance(v, tf.Tensor) else r for r, v in zip(results, values, strict=True)
         ]
 
-    def _in_graph(
-        self,
-        kind: str,
-        exchange: Exchange,
-        tensors: Sequence[tf.Tensor],
-        outputs: Sequence[tf.TensorSpec],
-        of: str,
-    ) -> list[tf.Tensor]:
-        return self._built(kind, [Part(exchange, tensors, outputs)], of)[0]
-
     def _built(self, kind: str, parts: Sequence[Part], of: str, broadcasts: bool = False) -> list[list[tf.Tensor]]:
         """Return the results of each part of one collective, built in a graph or executed now."""
         graph = tf.compat.v1.get_default_graph()
@@ -223,26 +199,24 @@ class TensorCollectives:
         name = f"{kind} {number} of {of}"
         collective = Collective(name, [part.exchange for part in parts], self._group, self._job.recorder, everyone)
         if eagerly:
-            return build(collective, parts, self._job)
+            return Builder(collective, parts, self._job).build()
         with without_control_dependencies(graph), tf.name_scope(f"tfdist/{kind.split()[0]}"):
-            return build(collective, parts, self._job, broadcasts)
-
-
-def _tensor_of(value: Any) -> Any:
-    return tf.convert_to_tensor(value) if isinstance(value, tf.Variable) else value
+            return Builder(collective, parts, self._job, broadcasts).build()
 
 
 def _in_graph(value: Any) -> bool:
     return isinstance(value, tf.Tensor) and not hasattr(value, "numpy")
 
 
-def _name_of(value: Any) -> str:
-    return str(value.op.name) if _in_graph(value) else ""
+def _named(value: Any, name: str = "") -> tuple[Any, str]:
+    """Return a value, for a variable its tensor, and the name by which a graph's ranks know it."""
+    value = tf.convert_to_tensor(value) if isinstance(value, tf.Variable) else value
+    return value, name or (str(value.op.name) if _in_graph(value) else "")
 
 
 def _reduced_gradients(tensors: Sequence[tf.Tensor]) -> bool:
     """Return whether some tensors depend on gradients, and mark these gradients as reduced."""
-    state = None if tf.executing_eagerly() else state_of(tf.compat.v1.get_default_graph())
+    state = state_of(tf.compat.v1.get_default_graph())
     behind = [] if state is None else [*marking.markers_behind(tensors, state), *marking.in_loops(tensors, state)]
     for marker in behind:
         marker.reduced = not marker.averaged

@@ -139,7 +139,7 @@ class TensorFlowCollectives(GraphExchange):
 
     def takes(self, bucket: Bucket, group: Group) -> bool:
         """Return whether all ranks have the same sizes, and TensorFlow can send the tensors."""
-        compiled = function_state.compiled_as(function_state.current())  # the ranks compare sizes before its calls
+        compiled = function_state.compiled_as()  # the ranks compare sizes before its calls
         alike = bucket.sizes is not None or bucket.alike or bool(compiled)
         return alike and tf.as_dtype(bucket.dtype) in _DTYPES and bucket.format.wire is None
 
@@ -152,7 +152,7 @@ class TensorFlowCollectives(GraphExchange):
         XLA makes its own communicator of NCCL for the same ranks. A group key has one NCCL id, which is good for one
         communicator (tensorflow/core/common_runtime/collective_param_resolver_local.cc). So XLA has its own group key.
         """
-        of_xla = bool(function_state.compiled_as(function_state.current()))
+        of_xla = bool(function_state.compiled_as())
         ranks: tuple[int | str, ...] = (*group.ranks, "XLA") if of_xla else tuple(group.ranks)
         key = zlib.crc32(repr(ranks).encode()) >> 1
         if (known := self._keys.setdefault(key, ranks)) != ranks:

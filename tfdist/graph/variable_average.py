@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from itertools import chain
-from typing import TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -18,9 +16,7 @@ from tfdist.graph.fusing import few, fused
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job
 from tfdist.graph.markers import numberless
-from tfdist.graph.op_builder import Builder, Part, signature
-
-T = TypeVar("T")
+from tfdist.graph.op_builder import Builder, Part, by_value
 
 
 class VariableAverage:
@@ -57,24 +53,17 @@ class VariableAverage:
     ) -> None:
         in_session = function_state.in_session()
         shown = list(names) if in_session else [numberless(name) for name in names]
-        self._members: list[list[int]] = []  # positions of the values of each exchange
-        parts: list[Part] = []
-        for first, own, how in ((0, specs[:changes], format), (changes, specs[changes:], PLAIN)):
-            sent = [tf.TensorSpec(s.shape, how.dtype) if s.dtype == tf.float32 else s for s in own]
-            named = shown[first:][: len(own)]
-            lines = [signature("variable", name, spec) for name, spec in zip(named, sent, strict=True)]
-            found, of_format = fused(sent, named, lines, job, more=[settings], format=how)
-            self._members += [[first + i for i in of_bucket] for of_bucket in found]
-            parts += of_format
+        self._parts: list[Part] = []
+        for first, last, how in ((0, changes, format), (changes, len(specs), PLAIN)):
+            own = {i: specs[i] for i in range(first, last)}
+            self._parts += fused(own, shown, job, more=[settings], kind="variable", format=how)
         known = len(make_state(tf.compat.v1.get_default_graph()).world_collectives)
         name = f"average of variables {known if in_session else few(shown)}{place}"
-        exchanges = [part.exchange for part in parts]
+        exchanges = [part.exchange for part in self._parts]
         collective = Collective(name, exchanges, job.world, job.recorder, averages=True, blocks=True)
-        self.collective = Builder(collective, parts, job, job.switches.shares, names=names).collective
+        self.collective = Builder(collective, self._parts, job, job.switches.shares, names=names).collective
         self.collective.deferred = deferred
         self._dtypes = [spec.dtype.as_numpy_dtype for spec in specs]
-        self._sent = [[spec.dtype.as_numpy_dtype for spec in part.tensors] for part in parts]
-        self._sizes = [[int(spec.shape.num_elements()) for spec in part.tensors] for part in parts]
         self._job = job
         self._settled = 0  # step after which ``take_lost`` was called
 
@@ -96,9 +85,10 @@ class VariableAverage:
 
     def _loaded(self, values: Sequence[np.ndarray]) -> Iterator[int]:
         """Load the exchanges, and yield the number of each."""
-        for number, (members, dtypes) in enumerate(zip(self._members, self._sent, strict=True)):
+        for number, part in enumerate(self._parts):
+            sent = zip(part.values, part.tensors, strict=True)
             with np.errstate(over="ignore"):  # an infinity is a value, as in TensorFlow
-                arrays = [np.asarray(values[i], dtype) for i, dtype in zip(members, dtypes, strict=True)]
+                arrays = [np.asarray(values[i], spec.dtype.as_numpy_dtype) for i, spec in sent]
             self.collective.worker.wait_for(number)  # its result was dropped, perhaps with an earlier session
             if number == 0:
                 self._job.data_comparison.bring(arrays)
@@ -106,9 +96,8 @@ class VariableAverage:
             yield number
 
     def _means(self, results: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
-        return [
-            mean.astype(dtype, copy=False) for mean, dtype in zip(self._ordered(results), self._dtypes, strict=True)
-        ]
+        means = by_value(self._parts, results)
+        return [mean.astype(dtype, copy=False) for (mean,), dtype in zip(means, self._dtypes, strict=True)]
 
     @property
     def keeps_back(self) -> bool:
@@ -124,13 +113,9 @@ class VariableAverage:
         """
         self._settled = self.collective.step
         found = []
-        for exchange, sizes in zip(self.collective.exchanges, self._sizes, strict=True):
+        for exchange, part in zip(self.collective.exchanges, self._parts, strict=True):
             assert isinstance(exchange, AllReduce)
+            sizes = [int(spec.shape.num_elements()) for spec in part.tensors]
             lost = exchange.take_lost() if exchange.has_rest else np.zeros(sum(sizes), np.float32)
             found.append(np.split(lost, np.cumsum(sizes)[:-1]))
-        return self._ordered(found)
-
-    def _ordered(self, of_exchanges: Sequence[Sequence[T]]) -> list[T]:
-        """Return what each exchange has for its values, in the order of the values."""
-        found = zip(chain(*self._members), chain(*of_exchanges), strict=True)
-        return [value for _, value in sorted(found, key=lambda pair: pair[0])]
+        return [lost for (lost,) in by_value(self._parts, found)]

@@ -231,12 +231,11 @@ class FunctionSteps:
         outside = _outside(graph, state, inputs)
         _check_accumulated(graph, state, outside)
         function_state.include(state, outside, except_for=[one.marker for one in returned_gradients.values()])
-        outer = function_state.current()
-        assert outer is not None
+        outer: Any = tf.compat.v1.get_default_graph()
         if state.collectives:
             own = next(function_state.around(outer))
             before = own.last
-            if function_state.compiled_as(outer):
+            if function_state.compiled_as():
                 own.meetings += state.meetings
             elif state.meetings:
                 given = [t for t in inputs if is_symbolic(t) and t.graph is outer]

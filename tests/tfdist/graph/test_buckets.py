@@ -7,26 +7,25 @@ import pytest
 
 from tfdist.core import alignment
 from tfdist.engine import _buffers, _layout
-from tfdist.graph import buckets
+from tfdist.graph import fusing
 
 
 class TestBuckets:
     def test_order_sizes_and_dtypes(self) -> None:
         sizes = [("float32", 3), ("float64", 1), ("float32", 2), ("float32", 9), ("float32", 1), ("float64", 1)]
-        items = [buckets.Item(dtype, size) for dtype, size in sizes]
-        assert buckets.plan(items, 6) == [[0], [1, 5], [2], [3], [4]]
+        assert fusing.plan(sizes, 6) == [[0], [1, 5], [2], [3], [4]]
 
     def test_the_first_is_small(self) -> None:
-        items = [buckets.Item("float32", 1)] * 12
-        assert buckets.plan(items, 8) == [[0], [1, 2, 3, 4, 5, 6, 7, 8], [9, 10, 11]]
+        items = [("float32", 1)] * 12
+        assert fusing.plan(items, 8) == [[0], [1, 2, 3, 4, 5, 6, 7, 8], [9, 10, 11]]
 
     def test_nothing_is_lost(self) -> None:
         random = np.random.RandomState(0)
-        items = [buckets.Item(random.choice(["a", "b"]), int(random.randint(0, 9))) for _ in range(200)]
-        plan = buckets.plan(items, 20)
+        items = [(random.choice(["a", "b"]), int(random.randint(0, 9))) for _ in range(200)]
+        plan = fusing.plan(items, 20)
         assert sorted(sum(plan, [])) == list(range(200))
-        assert all(len({items[i].dtype for i in b}) == 1 for b in plan)
-        assert all(len(b) == 1 or sum(items[i].size_bytes for i in b) <= 20 for b in plan)
+        assert all(len({items[i][0] for i in b}) == 1 for b in plan)
+        assert all(len(b) == 1 or sum(items[i][1] for i in b) <= 20 for b in plan)
 
     def test_parts_are_aligned_and_separate(self) -> None:
         whole, parts = _buffers.Buffers().take([3, 0, 17, 1], np.dtype("float64"))
