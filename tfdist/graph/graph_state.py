@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import weakref
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -113,8 +114,8 @@ class GraphState:
         self.optimizers: list[Any] = []
         self.kept_own: set[str] = set()
         self._averaged = 0  # number of markers
-        self._by_op: dict[tf.Operation, Collective] = {}
-        self._by_function: dict[str, list[Collective]] = {}
+        self._executes: dict[tf.Operation | str, list[Collective]] = {}  # by operation, or name of a body
+        self._in_bodies = False
         self._init_ops: dict[tf.Operation, frozenset[str]] = {}
         self._reaches: dict[tuple[str, ...], Reach] = {}
 
@@ -124,7 +125,8 @@ class GraphState:
         self.collectives.append(collective)
         graph = tf.compat.v1.get_default_graph()
         while getattr(graph, "outer_graph", None) is not None:  # fetches reach a function body through its callers
-            self._by_function.setdefault(graph.name, []).append(collective)
+            self._executes.setdefault(graph.name, []).append(collective)
+            self._in_bodies = True
             graph = graph.outer_graph
 
     def of_session(self, session: Any) -> SessionNotes:
@@ -145,7 +147,7 @@ class GraphState:
 
     def add_op(self, op: tf.Operation, collective: Collective) -> None:
         """Register one graph operation that executes a collective."""
-        self._by_op[op] = collective
+        self._executes[op] = [collective]
         self._reaches.clear()
 
     def add_init_op(self, op: tf.Operation, names: Iterable[str]) -> None:
@@ -170,27 +172,25 @@ class GraphState:
             for v in graph.get_collection(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES)
             if hasattr(v, "initializer")
         }
-        found: dict[Collective, None] = {}
+        places: dict[Collective, set[tf.Operation]] = {}  # in this graph, also of a body's collectives
         overwrites = False
         initialised: frozenset[str] = frozenset()
         assigned, updates = set(), False
         for op in ancestors(fetched):  # an initial value may be a collective's result
             updates |= self._updates(op)
-            if op in self._by_op:
-                found[self._by_op[op]] = None
-            for name in called_functions(op) if self._by_function else ():
-                found.update(dict.fromkeys(self._by_function.get(name, ())))
+            for one in (op, *(called_functions(op) if self._in_bodies else ())):
+                for collective in self._executes.get(one, ()):
+                    places.setdefault(collective, set()).add(op)
         for op in ancestors(fetched, stop=self._init_ops.__contains__):
             overwrites |= op in initializers or op.type in _RESTORE_OPS
             initialised |= self._init_ops.get(op, frozenset())
             if op.type.startswith(_ASSIGNING) and op.inputs:
                 assigned.add(op.inputs[0].op.name)
-        everyone = tuple(c for c in found if c.everyone)
-        grouped = tuple(c for c in found if not c.everyone)
+        unordered = _unordered({c: ops for c, ops in places.items() if c not in self.blocks})
         return Reach(
-            everyone,
-            grouped,
-            self._unordered(tuple(c for c in found if c not in self.blocks)),
+            tuple(c for c in places if c.everyone),
+            tuple(c for c in places if not c.everyone),
+            unordered,
             initialised,
             frozenset(assigned),
             overwrites,
@@ -205,36 +205,14 @@ class GraphState:
     def _is_trained(self, tensor: Any) -> bool:
         return handle_key(tensor) in self.trained and (tensor.dtype == tf.resource or is_reference(tensor.dtype))
 
-    def _unordered(self, collectives: tuple[Collective, ...]) -> tuple[str, ...]:
-        """Return names of two collectives that may begin in any order: neither depends on an operation of the other."""
-        ops_of: dict[Collective, list[tf.Operation]] = {c: [] for c in collectives}
-        for op, collective in self._by_op.items():
-            if collective in ops_of:
-                ops_of[collective].append(op)
-        behind: dict[Collective, set[Collective | None]] = {}
-        callers = self._callers() if self._by_function else {}
-        for collective, own in ops_of.items():
-            before = list(_ancestors_through(own, callers))
-            behind[collective] = {self._by_op.get(op) for op in before}
-            for name in (n for op in before for n in called_functions(op)) if self._by_function else ():
-                behind[collective].update(self._by_function.get(name, ()))
-        for number, first in enumerate(collectives):
-            for second in collectives[number + 1 :]:
-                if first not in behind[second] and second not in behind[first]:
-                    return first.name, second.name
-        return ()
 
-    def _callers(self) -> dict[str, list[tf.Operation]]:
-        """Return the operations that call each function with collectives, by the function's name."""
-        graph = self._graph()
-        assert graph is not None
-        bodies = {op.graph for op in self._by_op if op.graph is not graph}
-        found: dict[str, list[tf.Operation]] = {}
-        for op in (op for one in (graph, *bodies) for op in one.get_operations()):
-            for name in called_functions(op):
-                if name in self._by_function:
-                    found.setdefault(name, []).append(op)
-        return found
+def _unordered(places: Mapping[Collective, set[tf.Operation]]) -> tuple[str, ...]:
+    """Return names of two collectives that may begin in any order: neither depends on an operation of the other."""
+    behind = {collective: set(ancestors(ops)) for collective, ops in places.items()} if len(places) > 1 else {}
+    for first, second in itertools.combinations(behind, 2):
+        if behind[second].isdisjoint(places[first]) and behind[first].isdisjoint(places[second]):
+            return first.name, second.name
+    return ()
 
 
 def _operations(graph: Any, names: tuple[str, ...]) -> list[tf.Operation]:
@@ -245,20 +223,6 @@ def _operations(graph: Any, names: tuple[str, ...]) -> list[tf.Operation]:
 def fetched_operations(graph: Any, fetches: Any) -> list[tf.Operation]:
     """Return the operations that these fetches (any structure that ``Session.run`` takes) name."""
     return _operations(graph, fetched_names(graph, fetches))
-
-
-def _ancestors_through(start: Iterable[tf.Operation], callers: dict[str, list[tf.Operation]]) -> set[tf.Operation]:
-    """Return all operations that ``start`` depends on, also through callers of the functions that contain them."""
-    found: set[tf.Operation] = set()
-    left = list(start)
-    while left:
-        for op in ancestors(left):
-            found.add(op)
-        left = [
-            op for name in {op.graph.name for op in found if hasattr(op.graph, "name")} for op in callers.get(name, ())
-        ]
-        left = [op for op in left if op not in found]
-    return found
 
 
 def state_of(graph: tf.Graph) -> GraphState | None:
