@@ -14,7 +14,7 @@ from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.engines import Bucket
 from tfdist.graph.graph_exchange import part_of
 from tfdist.graph.job import Job
-from tfdist.graph.op_builder import Part, signature
+from tfdist.graph.op_builder import Part, few, signature
 from tfdist.transport.interfaces import Group
 
 _FIRST_IS_SMALLER = 8
@@ -121,8 +121,3 @@ def gradient_format(job: Job) -> Format:
 
 def _size_bytes(tensor: tf.Tensor) -> int:
     return (tensor.shape.num_elements() or 0) * tensor.dtype.size
-
-
-def few(names: Sequence[str]) -> str:
-    """Return names for a message: up to three, else the first and the last."""
-    return ", ".join(names) if len(names) <= 3 else f"{names[0]}, …, {names[-1]}"

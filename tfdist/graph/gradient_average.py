@@ -16,11 +16,10 @@ from tfdist.core import exclusions
 from tfdist.core.settings import CONFIGURABLE
 from tfdist.engine.collective import Collective
 from tfdist.graph import function_state
-from tfdist.graph.fusing import few, fused
-from tfdist.graph.graph_state import make_state
+from tfdist.graph.fusing import fused
 from tfdist.graph.job import Job, Reducer
-from tfdist.graph.markers import Gradient, numberless
-from tfdist.graph.op_builder import Builder, by_value
+from tfdist.graph.markers import Gradient
+from tfdist.graph.op_builder import Builder, by_value, plan_names
 from tfdist.graph.slices import of_any_rows, row_parts, spread, way_of
 from tfdist.graph.step_sums import Accumulation
 from tfdist.transport.interfaces import Group
@@ -48,8 +47,7 @@ class Average:
         stay unmerged, and in functions that XLA compiles, where shapes are fixed.
         """
         job, full_names = self._job, names
-        if not function_state.in_session():
-            names = [numberless(name) for name in names]
+        names, number = plan_names(names)
         accumulates = self._accumulation is not None
         more = [] if self._accumulation is None else [f"sums of {self._accumulation.steps} steps"]
         whole = {i: g for i, g in enumerate(gradients) if isinstance(g, tf.Tensor)}
@@ -64,17 +62,13 @@ class Average:
         ]
 
         exchanges, everyone = [part.exchange for part in parts], group is job.world
-        collective = Collective(self._name(names), exchanges, group, job.recorder, everyone, averages=True)
+        collective = Collective(
+            f"average of gradients {number}", exchanges, group, job.recorder, everyone, averages=True
+        )
         made_by = functools.partial(_made_by, job, [names[i] for i in slices], job.switches.sparse_as_dense)
         builder = Builder(collective, parts, job, job.switches.shares, made_by, full_names, self._accumulation)
         found = by_value(parts, builder.build())
         return [_like(own, *results, fixed=bool(fixed)) for own, results in zip(gradients, found, strict=True)]
-
-    def _name(self, names: Sequence[str]) -> str:
-        """Return a name that is unique in a session's graph. A function that is traced again gets the same name."""
-        if function_state.in_session():
-            return f"average of gradients {len(make_state(tf.compat.v1.get_default_graph()).world_collectives)}"
-        return f"average of gradients ({few(names)})"
 
 
 def _like(own: Gradient, *results: tf.Tensor, fixed: bool) -> Gradient:

@@ -27,6 +27,7 @@ from tfdist.graph import function_state
 from tfdist.graph.failures import Failures
 from tfdist.graph.graph_state import GraphState, make_state
 from tfdist.graph.job import Job
+from tfdist.graph.markers import numberless
 from tfdist.graph.step_sums import Accumulation
 
 
@@ -442,6 +443,22 @@ class Builder:
         results = call_back(checked, tensors, outputs, self._failures)
         self._site.add(results)
         return results
+
+
+def plan_names(names: Sequence[str]) -> tuple[list[str], str]:
+    """Return the names of variables in a plan, and a word by which a collective of them differs from others.
+
+    In a session's graph it is a number; a function that is traced again gets the same word.
+    """
+    if function_state.in_session():
+        return list(names), str(len(make_state(tf.compat.v1.get_default_graph()).world_collectives))
+    shown = [numberless(name) for name in names]
+    return shown, f"({few(shown)})"
+
+
+def few(names: Sequence[str]) -> str:
+    """Return names for a message: up to three, else the first and the last."""
+    return ", ".join(names) if len(names) <= 3 else f"{names[0]}, …, {names[-1]}"
 
 
 def signature(kind: str, name: str, tensor: tf.Tensor) -> str:

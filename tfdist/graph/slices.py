@@ -10,10 +10,10 @@ import tensorflow as tf
 
 from tfdist.engine.engines import Bucket
 from tfdist.engine.sparse_rows import Rows, SparseMode, Table
-from tfdist.graph.fusing import few, gradient_format, to_wire
+from tfdist.graph.fusing import gradient_format, to_wire
 from tfdist.graph.graph_exchange import rows_part_of
 from tfdist.graph.job import Job
-from tfdist.graph.op_builder import Part, signature
+from tfdist.graph.op_builder import Part, few, signature
 from tfdist.transport.interfaces import Group
 
 

@@ -11,12 +11,9 @@ import tensorflow as tf
 from tfdist.core.wires import PLAIN, Format
 from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.collective import Collective
-from tfdist.graph import function_state
-from tfdist.graph.fusing import few, fused
-from tfdist.graph.graph_state import make_state
+from tfdist.graph.fusing import fused
 from tfdist.graph.job import Job
-from tfdist.graph.markers import numberless
-from tfdist.graph.op_builder import Builder, Part, by_value
+from tfdist.graph.op_builder import Builder, Part, by_value, plan_names
 
 
 class VariableAverage:
@@ -51,14 +48,12 @@ class VariableAverage:
         settings: str,
         deferred: bool,
     ) -> None:
-        in_session = function_state.in_session()
-        shown = list(names) if in_session else [numberless(name) for name in names]
+        shown, number = plan_names(names)
         self._parts: list[Part] = []
         for first, last, how in ((0, changes, format), (changes, len(specs), PLAIN)):
             own = {i: specs[i] for i in range(first, last)}
             self._parts += fused(own, shown, job, more=[settings], kind="variable", format=how)
-        known = len(make_state(tf.compat.v1.get_default_graph()).world_collectives)
-        name = f"average of variables {known if in_session else few(shown)}{place}"
+        name = f"average of variables {number}{place}"
         exchanges = [part.exchange for part in self._parts]
         collective = Collective(name, exchanges, job.world, job.recorder, averages=True, blocks=True)
         self.collective = Builder(collective, self._parts, job, job.switches.shares, names=names).collective

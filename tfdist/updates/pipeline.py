@@ -16,10 +16,10 @@ from tfdist.compat import optimizers
 from tfdist.compat.variables import is_overwritten
 from tfdist.core.log import announce
 from tfdist.graph import function_state
-from tfdist.graph.fusing import few
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Reducer
 from tfdist.graph.markers import numberless, variable_key, variable_name
+from tfdist.graph.op_builder import few
 from tfdist.graph.slices import way_of
 from tfdist.graph.tensor_collectives import TensorCollectives
 from tfdist.training import gradient_rewrite
