@@ -61,7 +61,7 @@ def local_size() -> int:
     return _world.local_size
 
 
-def enable_broadcast() -> AbstractContextManager[None]:
+def enable_broadcast() -> AbstractContextManager[object]:
     """Give rank 0's initial values to the training graphs that are built from now on (the default).
 
     As a context manager it restores the previous state at the end.
@@ -70,10 +70,10 @@ def enable_broadcast() -> AbstractContextManager[None]:
       >>> with tfdist.enable_broadcast():
       ...     weight = tf.Variable(1.0)
     """
-    return job.BroadcastSwitch(_job.switches, True)
+    return job.broadcasting(_job.switches, True)
 
 
-def disable_broadcast() -> AbstractContextManager[None]:
+def disable_broadcast() -> AbstractContextManager[object]:
     """Keep each rank's own initial values in the graphs that are built from now on. Gradients are still averaged.
 
     As a context manager it restores the previous state at the end.
@@ -82,7 +82,7 @@ def disable_broadcast() -> AbstractContextManager[None]:
       >>> with tfdist.disable_broadcast():
       ...     weight = tf.Variable(float(tfdist.rank()))
     """
-    return job.BroadcastSwitch(_job.switches, False)
+    return job.broadcasting(_job.switches, False)
 
 
 enable_bcast = enable_broadcast

@@ -107,7 +107,7 @@ def state_of(graph: Any) -> Any:
 @contextlib.contextmanager
 def nothing_told_of_data() -> Iterator[None]:
     """Reset the comparison of data, which reports each fault only once per process."""
-    with mock.patch.dict(vars(job().data_comparison), _told=set(), _told_of_gradients=False, _told_of_shared=False):
+    with mock.patch.dict(vars(job().data_comparison), _told=set()):
         yield
 
 

@@ -33,8 +33,8 @@ class DataComparison:
     def __init__(self) -> None:
         self._digest = 0  # no gradients yet, or only zeros
         self._compared = False
-        self._told: set[int] = set()  # digests of data that a log line was printed for
-        self._told_of_gradients = self._told_of_shared = self._known = False
+        self._told: set[tuple[str, int]] = set()  # log lines, with the digests of the data that they are about
+        self._known = False
         self._shared: list[int] = []
 
     def shared(self, digest: Callable[[], int]) -> None:
@@ -45,9 +45,8 @@ class DataComparison:
     def fit_begins(self, digest: int) -> None:
         """Log that all ranks give ``fit`` the same data. ``digest``: a number for these data; 0: they may differ."""
         self._known = bool(digest)
-        if digest and digest not in self._told:
-            self._told.add(digest)
-            announce(_SAME_DATA.format("feed model.fit the same data, in any order"))
+        if digest:
+            self._tell(_SAME_DATA.format("feed model.fit the same data, in any order"), digest)
 
     def begin(self) -> None:
         """Forget the gradients of an earlier training, as a new training begins."""
@@ -66,9 +65,12 @@ class DataComparison:
         own = (self._shared, self._digest)
         shared, digests = zip(*control.all_gather_object(own, _PLACE), strict=True)
         # Ranks that have called tfdist.shard more often than others are not compared.
-        if not self._told_of_shared and len(set(map(len, shared))) == 1 and any(one != shared[0] for one in shared):
-            self._told_of_shared = True
-            announce(_OTHER_DATA)
-        if len(digests) > 1 and len(set(digests)) == 1 and self._digest and not self._told_of_gradients:
-            self._told_of_gradients = True
-            announce(_SAME_DATA.format("have computed the same gradients in their first step"))
+        if len(set(map(len, shared))) == 1 and any(one != shared[0] for one in shared):
+            self._tell(_OTHER_DATA)
+        if len(digests) > 1 and len(set(digests)) == 1 and self._digest:
+            self._tell(_SAME_DATA.format("have computed the same gradients in their first step"))
+
+    def _tell(self, line: str, digest: int = 0) -> None:
+        if (line, digest) not in self._told:
+            self._told.add((line, digest))
+            announce(line)

@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import Any, Protocol
 
 from tfdist.core.log import announce, debug, traces
@@ -110,10 +109,6 @@ class Switches:
     def alone_depth(self) -> int:
         """More than 0 while this thread is inside ``tfdist.alone``: its tapes and variables are this rank's own."""
         return self._alone.depth
-
-    @alone_depth.setter
-    def alone_depth(self, depth: int) -> None:
-        self._alone.depth = depth
 
     @property
     def configured(self) -> str:
@@ -313,27 +308,18 @@ class Job:
 @contextlib.contextmanager
 def alone(job: Job, reason: str) -> Iterator[None]:
     """See ``tfdist.alone``."""
-    switches = job.switches
-    switches.alone_depth += 1
+    here = job.switches._alone
+    here.depth += 1
     try:
         with job.world.waits.alone(reason):
             yield
     finally:
-        switches.alone_depth -= 1
+        here.depth -= 1
 
 
-class BroadcastSwitch:
-    """Sets ``broadcasts`` at once; as a context manager it restores the previous value at the end."""
-
-    def __init__(self, switches: Switches, on: bool) -> None:
-        self._switches = switches
-        self._previous = switches.broadcasts
-        switches.broadcasts = on
-
-    def __enter__(self) -> None:
-        """Do nothing: ``__init__`` has set the switch."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._switches.broadcasts = self._previous
+def broadcasting(switches: Switches, on: bool) -> contextlib.ExitStack:
+    """Set ``broadcasts`` at once. As a context manager the result restores the previous value at the end."""
+    end = contextlib.ExitStack()
+    end.callback(setattr, switches, "broadcasts", switches.broadcasts)
+    switches.broadcasts = on
+    return end

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tfdist.core.log import announce
-from tfdist.graph.job import BroadcastSwitch, Job
+from tfdist.graph.job import Job, broadcasting
 from tfdist.hooks.patches import Patches, after
 from tfdist.training.fit import FitSteps
 from tfdist.training.steps import Steps
@@ -68,7 +68,7 @@ def _tf_keras(patches: Patches, job: Job, fit_steps: FitSteps, blocks: LocalSGD)
     def initialize_variables(original: Callable[..., Any], session: Any) -> None:
         # Keras initialises variables without a value whenever it needs a session. One rank may do so earlier, or for
         # more variables. So nothing is exchanged here, only before the first step.
-        with BroadcastSwitch(job.switches, False):
+        with broadcasting(job.switches, False):
             original(session)
 
     def fit(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
