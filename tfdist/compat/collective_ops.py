@@ -7,7 +7,6 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
-from tensorflow.core.protobuf import cluster_pb2, tensorflow_server_pb2
 from tensorflow.python.eager import context
 from tensorflow.python.framework import errors
 
@@ -37,11 +36,8 @@ def connect_eagerly(addresses: Sequence[str], rank: int, nccl: bool, processors:
         use_nccl_communication=nccl,
         device_filters=(f"/job:{_JOB}/task:{rank}",),
     )
-    cluster = cluster_pb2.ClusterDef()
-    job = cluster.job.add(name=_JOB)
-    for task, address in enumerate(addresses):
-        job.tasks[task] = address
-    server = tensorflow_server_pb2.ServerDef(cluster=cluster, job_name=_JOB, task_index=rank, protocol="grpc")
+    cluster = tf.train.ClusterSpec({_JOB: list(addresses)}).as_cluster_def()
+    server = tf.train.ServerDef(cluster=cluster, job_name=_JOB, task_index=rank, protocol="grpc")
     server.default_session_config.CopyFrom(here.config)
     here.enable_collective_ops(server)
 

@@ -136,27 +136,19 @@ def scales_the_loss(optimizer: Any) -> str:
     return next((name for name in kinds if name.endswith("LossScaleOptimizer")), "")
 
 
-def track(optimizer: Any, name: str, variable: Any) -> None:
-    """Add a variable that is not an optimizer's own to the optimizer's checkpoint.
+def track(optimizer: Any, name: str, what: Any) -> None:
+    """Add a variable that is not an optimizer's own, or all that a module tracks, to the optimizer's checkpoint.
 
     Args:
       optimizer: optimizer of Keras (keras/src/optimizers/base_optimizer.py), or one that tracks its variables for
         ``tf.train.Checkpoint`` (tensorflow/python/trackable/base.py); other optimizers have no checkpoint.
       name: name in the checkpoint.
-      variable: variable of TensorFlow.
+      what: variable of TensorFlow, or ``tf.Module``.
     """
-    if of_keras_3(optimizer):  # it takes only Keras's variables
+    if of_keras_3(optimizer) and not isinstance(what, tf.Module):  # it takes only Keras's variables
         with tf.init_scope():
-            of_keras = sys.modules["keras"].Variable(
-                variable.numpy(), dtype=variable.dtype.name, trainable=False, name=name
-            )
-        of_keras._value = variable
+            of_keras = sys.modules["keras"].Variable(what.numpy(), dtype=what.dtype.name, trainable=False, name=name)
+        of_keras._value = what
         optimizer._track_variable(of_keras)
     elif hasattr(optimizer, "_track_trackable"):
-        optimizer._track_trackable(variable, name, overwrite=True)
-
-
-def track_all(optimizer: Any, name: str, holder: tf.Module) -> None:
-    """Add all variables that a module tracks to an optimizer's checkpoint; see ``track``."""
-    if hasattr(optimizer, "_track_trackable"):
-        optimizer._track_trackable(holder, name, overwrite=True)
+        optimizer._track_trackable(what, name, overwrite=True)

@@ -18,14 +18,9 @@ def handle_number(handle: Any) -> int:
     return int(handle._id)
 
 
-def key_of_handle(handle: Any) -> Hashable:
-    """Return a key that identifies the variable of an eager handle."""
-    return "handle", handle_number(handle)
-
-
 def key(variable: Any) -> Hashable:
-    """Return a key that identifies an eager variable."""
-    return key_of_handle(variable.handle)
+    """Return a key that identifies an eager variable: the number of its handle."""
+    return handle_number(variable.handle)
 
 
 def name(variable: Any) -> str:

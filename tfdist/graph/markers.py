@@ -111,7 +111,7 @@ def handle_key(tensor: Any) -> Hashable | None:
     while tensor is not None:
         tensor = outside(tensor)
         if not is_symbolic(tensor):
-            return tf_variables.key_of_handle(tensor)
+            return tf_variables.handle_number(tensor)
         op = tensor.op
         if op.type in _VARIABLE_OPS or (op.type == "Placeholder" and tensor.dtype == tf.resource):
             return cast("Hashable", op)  # the placeholder is an argument of a function

@@ -107,7 +107,7 @@ class SharedVariables:
             self._optimizers[optimizer] = len(own)
             handles = [v.handle for v in own if hasattr(v, "handle") and not is_symbolic(v.handle)]
             kind = f"of {type(optimizer).__name__}"
-            self.of_optimizers.update({tf_variables.key_of_handle(handle): kind for handle in handles})
+            self.of_optimizers.update({tf_variables.handle_number(handle): kind for handle in handles})
 
     def number(self, variable: Any) -> int | None:
         """Return the number of a variable that has rank 0's value, the same on all ranks; None for others."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfdist.compat.optimizers import of_keras_3, track_all
+from tfdist.compat.optimizers import of_keras_3, track
 from tfdist.compat.variables import native
 from tfdist.core.settings import SettingsError
 from tfdist.engine.collective import Collective
@@ -181,5 +181,5 @@ def of_optimizer(optimizer: Any, variables: Sequence[Any], rule: BlockSettings) 
 
     state = LocalSGDState(variables, rule, make)
     if not of_keras_3(optimizer):
-        track_all(optimizer, "tfdist_blocks", tracked)
+        track(optimizer, "tfdist_blocks", tracked)
     return state
