@@ -133,11 +133,6 @@ class FunctionCollectives:
         self.failures = Failures()
         self._eager: dict[Collective, None] = {}  # executed last, the latest at the end
 
-    def known(self, key: str, collective: Collective) -> Collective:
-        """Return the group's collective with this key; ``collective`` becomes it if there is none."""
-        known: Collective = collective.group.kept.setdefault(key, collective)
-        return known
-
     def executed(self, collective: Collective) -> None:
         """Keep a collective that is executed eagerly: the next step may execute it again."""
         self._eager.pop(collective, None)
@@ -169,43 +164,6 @@ class FunctionCollectives:
                 del group.kept[key]
 
 
-class ThreadGuard:
-    """Lets one thread train at a time: with two, the ranks would meet in different orders.
-
-    Args:
-      world: the ranks.
-      switches: switches with the graph exchange, which monitors its own operations.
-    """
-
-    def __init__(self, world: World, switches: Switches) -> None:
-        self._world, self._switches = world, switches
-        self._inside: tuple[int, str, str] | None = None
-
-    @contextlib.contextmanager
-    def running(self, what: str) -> Iterator[None]:
-        """Guard code of this thread that all ranks run together. ``what``: description for messages.
-
-        Raises:
-          RuntimeError: another thread runs such code.
-        """
-        thread = threading.current_thread()
-        previous = self._inside
-        if previous is not None and previous[0] != thread.ident:
-            raise RuntimeError(
-                f"two threads of rank {self._world.rank} train at the same time: {previous[1]} runs {previous[2]}, and "
-                f"{thread.name} runs {what}. The ranks would meet in another order: train in one thread, or one after "
-                "the other"
-            )
-        self._inside = thread.ident or 0, thread.name, what
-        self._world.waits.callers.called()
-        exchange = self._switches.exchange
-        try:
-            with contextlib.nullcontext() if exchange is None else exchange.running(what):
-                yield
-        finally:
-            self._inside = previous
-
-
 @dataclasses.dataclass(frozen=True)
 class Job:
     """State of the job in this process.
@@ -219,6 +177,7 @@ class Job:
       stop: request to end training, which ranks pass on with their exchanges of gradients and weights.
       ends_epoch: request to end an epoch of ``fit``, passed on in the same way.
       data_comparison: comparison of the ranks' data.
+      threads: number and name of the thread that trains, and what it runs, for each call inside another one.
     """
 
     world: World
@@ -229,11 +188,33 @@ class Job:
     stop: StopRequest = dataclasses.field(default_factory=StopRequest)
     ends_epoch: StopRequest = dataclasses.field(default_factory=StopRequest)
     data_comparison: DataComparison = dataclasses.field(default_factory=DataComparison)
+    threads: list[tuple[int, str, str]] = dataclasses.field(default_factory=list)
 
-    @functools.cached_property
-    def thread_guard(self) -> ThreadGuard:
-        """Guard that lets one thread of this process train at a time."""
-        return ThreadGuard(self.world, self.switches)
+    @contextlib.contextmanager
+    def training(self, what: str) -> Iterator[None]:
+        """Guard code of this thread that all ranks run together. ``what``: description for messages.
+
+        With two threads that train at a time, the ranks would meet in different orders.
+
+        Raises:
+          RuntimeError: another thread runs such code.
+        """
+        thread, threads = threading.current_thread(), self.threads
+        if threads and threads[-1][0] != thread.ident:
+            _, name, before = threads[-1]
+            raise RuntimeError(
+                f"two threads of rank {self.world.rank} train at the same time: {name} runs {before}, and "
+                f"{thread.name} runs {what}. The ranks would meet in another order: train in one thread, or one after "
+                "the other"
+            )
+        threads.append((thread.ident or 0, thread.name, what))
+        self.world.waits.callers.called()
+        exchange = self.switches.exchange
+        try:
+            with contextlib.nullcontext() if exchange is None else exchange.running(what):
+                yield
+        finally:
+            threads.pop()
 
     @property
     def recorder(self) -> FlightRecorder:

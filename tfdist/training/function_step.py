@@ -93,11 +93,7 @@ class FunctionSteps:
             return call()
         if not tf.executing_eagerly():
             return self._call_inside(graph, state, inputs, call)
-        with (
-            self._job.thread_guard.running(f"the function {graph.name}")
-            if state.collectives
-            else contextlib.nullcontext()
-        ):
+        with self._job.training(f"the function {graph.name}") if state.collectives else contextlib.nullcontext():
             return self._call_eagerly(graph, state, inputs, call)
 
     def _call_eagerly(

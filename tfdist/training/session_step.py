@@ -147,7 +147,7 @@ class SessionSteps:
         blocks = [state.blocks[c] for c in reach.collectives if c in state.blocks]
         ended = function_state.ending(call, blocks, session)
         in_any_order = self._job.world.waits.unordered() if reach.unordered else contextlib.nullcontext()
-        with self._job.thread_guard.running("a session"), in_any_order:
+        with self._job.training("a session"), in_any_order:
             result = self._replicas.around(
                 reach.collectives, compared, not reach.updates, ended, state.failures, times_set
             )
