@@ -131,9 +131,9 @@ def build_meetings(
     # An earlier loop or call may contain a meeting, and TensorFlow orders only operations on the same variables.
     calls = [op for op in tf.compat.v1.get_default_graph().get_operations() if op.type in _CALLS]
     behind = [*after, *calls, *(t.op for t in given)]
-    with tf.device(DEVICE), tf.control_dependencies(behind), function_state.owning_callbacks():
+    with tf.device(DEVICE), tf.control_dependencies(behind):
         total = tf.add_n([tf.zeros([], tf.int64), *sizes])
-        return [tf.numpy_function(job.functions.failures.noting(call), [total], tf.bool, stateful=True).op]
+        return [call_back(call, [total], [tf.TensorSpec([], tf.bool)], job.functions.failures)[0].op]
 
 
 def _check_open(collective: Collective) -> None:
@@ -166,26 +166,23 @@ class _Site:
       collective: the collective, or the one of an earlier step or function with the same plan.
       key: text by which the next step, and a function that is traced again, find it.
       compiled: True if XLA compiles what is built.
+      before: operations that must run before the collective begins.
     """
 
     compiled = False
+    before: Sequence[tf.Operation] = ()
 
-    def __init__(self, collective: Collective, job: Job, number: int = 0) -> None:
+    def __init__(self, collective: Collective, job: Job) -> None:
+        self._find(collective, 0)
+        job.functions.executed(self.collective)
+        job.open([self.collective])
+
+    def _find(self, collective: Collective, number: int) -> None:
         self.key = "\n".join([collective.name, *collective.plan, str(number)])
-        self.collective = job.functions.known(self.key, collective)
-        self._job = job
+        self.collective: Collective = collective.group.kept.setdefault(self.key, collective)
 
-    def before(self) -> list[tf.Operation]:
-        """Return the operations that must run before the collective begins."""
-        self._job.functions.executed(self.collective)
-        self._job.open([self.collective])
-        return []
-
-    def add(self, results: Sequence[tf.Tensor]) -> None:
-        """Register the results of one operation of the collective."""
-
-    def add_parts(self, ops: Sequence[tf.Operation]) -> None:
-        """Register stateful operations that a part's ``build`` has built."""
+    def add(self, results: Sequence[tf.Tensor | tf.Operation]) -> None:
+        """Register operations of the collective, or those of their results, in their order."""
 
     def ends(self, last: Sequence[tf.Tensor]) -> None:
         """Register ``last``, the results of the operations that end the collective, when all operations are built."""
@@ -206,18 +203,16 @@ class _InSession(_Site):
         self._state: GraphState = make_state(tf.compat.v1.get_default_graph())
         self._state.add_collective(collective, broadcasts)
 
-    def before(self) -> list[tf.Operation]:
-        return []
-
-    def add(self, results: Sequence[tf.Tensor]) -> None:
-        self._state.add_op(results[0].op, self.collective)
+    def add(self, results: Sequence[tf.Tensor | tf.Operation]) -> None:
+        for result in results:
+            self._state.add_op(getattr(result, "op", result), self.collective)
 
 
 class _InFunction(_Site):
     """A function under construction."""
 
     def __init__(
-        self, collective: Collective, parts: Sequence[Part], job: Job, made_by: Callable[[], Made], names: Sequence[str]
+        self, collective: Collective, parts: Sequence[Part], made_by: Callable[[], Made], names: Sequence[str]
     ) -> None:
         graph: Any = tf.compat.v1.get_default_graph()
         self._manager = graph.experimental_acd_manager
@@ -228,8 +223,9 @@ class _InFunction(_Site):
         self._state = next(function_state.around(graph))
         # Two collectives with the same plan in one function may run at the same time: a number tells them apart.
         plan = "\n".join([collective.name, *collective.plan])
-        super().__init__(collective, job, self._state.counts[plan])
+        self._find(collective, self._state.counts[plan])
         self._state.counts[plan] += 1
+        self.before = self._state.last
         for state in function_state.around(graph):
             state.collectives[self.collective] = tuple(names)
         if self.compiled:
@@ -246,17 +242,11 @@ class _InFunction(_Site):
             first.size_bytes = size_bytes
         self.collective.communicate(0)
 
-    def before(self) -> list[tf.Operation]:
-        return list(self._state.last)
-
-    def add(self, results: Sequence[tf.Tensor]) -> None:
-        self.add_parts([results[0].op])
-
-    def add_parts(self, ops: Sequence[tf.Operation]) -> None:
+    def add(self, results: Sequence[tf.Tensor | tf.Operation]) -> None:
         # Else TensorFlow would run it after all stateful operations built before, such as a print of the average.
         # (TensorFlow first tries a loop's body in a temporary graph, which has no manager.)
-        for op in ops if self._manager is not None else ():
-            self._manager.run_independently(op)
+        for result in results if self._manager is not None else ():
+            self._manager.run_independently(getattr(result, "op", result))
 
     def ends(self, last: Sequence[tf.Tensor]) -> None:
         self._state.last = [tensor.op for tensor in last]
@@ -318,7 +308,7 @@ class Builder:
         elif tf.executing_eagerly():
             self._site = _Site(collective, job)
         else:
-            self._site = _InFunction(collective, parts, job, made_by, names)
+            self._site = _InFunction(collective, parts, made_by, names)
         self.collective = self._site.collective
         self._parts = parts
         self._failures = failures_of(job)
@@ -331,7 +321,7 @@ class Builder:
         """Return the results of each part."""
         if self._site.compiled:
             return self._compiled()
-        with tf.device(DEVICE), tf.control_dependencies(self._site.before()):
+        with tf.device(DEVICE), tf.control_dependencies(self._site.before):
             results = self._fused() if len(self._parts) == 1 else self._split()
         if self._accumulation is not None:
             self._accumulation.due_in(results[0].pop())
@@ -366,7 +356,7 @@ class Builder:
         graph = tf.compat.v1.get_default_graph()
         known = len(graph.get_operations())
         own = [tf.identity(result) for result in build(*results)]
-        self._site.add_parts([op for op in graph.get_operations()[known:] if op.op_def.is_stateful])
+        self._site.add([op for op in graph.get_operations()[known:] if op.op_def.is_stateful])
         make_state(graph).exchanged.update(result.op for result in own)
         return own
 
@@ -441,7 +431,7 @@ class Builder:
             return call(number, *arrays)
 
         results = call_back(checked, tensors, outputs, self._failures)
-        self._site.add(results)
+        self._site.add(results[:1])
         return results
 
 
