@@ -12,8 +12,8 @@ from tensorflow.python.eager import context, record
 mode: Callable[[], contextlib.AbstractContextManager[None]] = context.eager_mode
 # A context in which no tape records (tensorflow/python/eager/record.py).
 unrecorded: Callable[[], contextlib.AbstractContextManager[None]] = record.stop_recording
-# Records an operation on all tapes: its type, outputs, inputs, and a function that maps the gradients of the outputs to
-# the gradients of the inputs (the same file).
+# Records an operation on all tapes (the same file). Its arguments are a type, outputs, inputs, and a function that maps
+# the gradients of the outputs to those of the inputs.
 record_operation: Callable[..., None] = record.record_operation
 
 

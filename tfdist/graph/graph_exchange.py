@@ -152,16 +152,13 @@ def _built(
     key: tf.Tensor,
 ) -> list[tf.Tensor]:
     flat = [tf.reshape(tensor, [-1]) for tensor in tensors]
-    own = _weighted(flat[0] if len(flat) == 1 else tf.concat(flat, 0), counts)
+    whole = flat[0] if len(flat) == 1 else tf.concat(flat, 0)
+    # Zeros if this rank's factor is 0, even for values that are not finite.
+    own = tf.where(counts > 0, times(whole, counts), tf.zeros_like(whole))
     with exchange.running(bucket.what) if tf.executing_eagerly() else contextlib.nullcontext():
         sums = exchange.build(own, bucket, group, key)
     parts = [sums] if len(flat) == 1 else tf.split(sums, bucket.sizes or [tf.size(one) for one in flat], num=len(flat))
     return [_shaped(part, tensor) for part, tensor in zip(parts, tensors, strict=True)]
-
-
-def _weighted(tensor: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-    """Return the tensor times this rank's factor; zeros if the factor is 0, even for values that are not finite."""
-    return tf.where(counts > 0, times(tensor, counts), tf.zeros_like(tensor))
 
 
 def _shaped(flat: tf.Tensor, like: tf.Tensor) -> tf.Tensor:

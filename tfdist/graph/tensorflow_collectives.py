@@ -60,11 +60,10 @@ _SPEAKS_SECONDS = 1.0
 class _Own(NamedTuple):
     """Facts about one rank, which it sends to the other ranks."""
 
-    begun: bool
-    gpu: str
-    address: str
-    ports: Sequence[int]
     problem: str
+    gpu: str = ""
+    address: str = ""
+    ports: Sequence[int] = ()
 
 
 class TensorFlowCollectives(GraphExchange):
@@ -85,57 +84,39 @@ class TensorFlowCollectives(GraphExchange):
         self.name = "NCCL" if self._nccl else "TensorFlow's collectives"
         self._keys: dict[int, tuple[int | str, ...]] = {}
         environment.set_default("TF_GRPC_REUSE_PORT", "1")  # tensorflow/core/distributed_runtime/rpc/grpc_server_lib.cc
-        own, self._ports = self._say(settings.engine, settings.interface)
+        own, reserved = self._say(settings.engine, settings.interface)
         ranks: list[_Own] = [_Own(*one) for one in job.world.control.all_gather_object(tuple(own), _PLACE)]
-        self._check(settings.engine, ranks)
+        _raise_first([one.problem for one in ranks])
+        if self._nccl:
+            _check_gpus([one.gpu for one in ranks])
         eagerly, self._of_sessions = ([f"{one.address}:{one.ports[n]}" for one in ranks] for n in range(2))
-        self._try_the_way(settings.engine, eagerly)
+        # Rank 0 arranges groups, and the next rank is a neighbour.
+        targets = sorted({0, (job.world.rank + 1) % job.world.size} - {job.world.rank})
+        closed = unreachable([eagerly[rank] for rank in targets], _REACH_SECONDS)
+        problem = closed and _CLOSED.format(settings.engine, job.world.rank, closed, settings.engine)
+        problems = job.world.control.all_gather_object(problem, _PLACE)
+        reserved.stop_answering()  # now that all ranks have tried
+        self._reserved = reserved
+        _raise_first(problems)
         open_ports = ", ".join(f"{one.address}:{one.ports[0]} and {one.ports[1]}" for one in ranks)
         announce(f"{self.name}: TensorFlow's servers serve everybody who reaches them, on all networks: {open_ports}")
         collective_ops.connect_eagerly(eagerly, job.world.rank, self._nccl, len(processors()))
         self._server: Any = None
 
-    def _say(self, engine: str, interface: str) -> tuple[_Own, Ports | None]:
+    def _say(self, engine: str, interface: str) -> tuple[_Own, Ports]:
+        """Return what this rank tells the others, and the ports that it reserves; no ports if there is a problem."""
         world = self._world
         hosts = world.control.all_gather_object(socket.gethostname(), _PLACE)
         node = world.topology.node_of(world.rank)
         others = [hosts[ranks[0]] for ranks in world.topology.nodes if world.rank not in ranks]
-        gpu = _gpu(hosts[node[0]], world) if self._nccl else ""
+        if collective_ops.begun():
+            return _Own(_TOO_LATE.format(engine, world.rank)), Ports(0, 0)
         try:
-            address = own_address(others, interface)
-            ports = Ports(2, world.size)
+            address, ports = own_address(others, interface), Ports(2, world.size)
         except OSError as error:
             remedy = _INTERFACE if interface else _NAMES
-            problem = _NO_ADDRESS.format(engine, world.rank, error, remedy)
-            return _Own(collective_ops.begun(), gpu, "", (), problem), None
-        return _Own(collective_ops.begun(), gpu, address, ports.numbers, ""), ports
-
-    def _check(self, engine: str, ranks: Sequence[_Own]) -> None:
-        for rank, own in enumerate(ranks):
-            if own.begun:
-                raise SettingsError(_TOO_LATE.format(engine, rank))
-            if own.problem:
-                raise SettingsError(own.problem)
-        if self._nccl:
-            without = [str(rank) for rank, own in enumerate(ranks) if not own.gpu]
-            if without:
-                raise SettingsError(_NO_GPU.format(f"rank {', '.join(without)}"))
-            gpus = [own.gpu for own in ranks]
-            for rank, gpu in enumerate(gpus):
-                if (first := gpus.index(gpu)) != rank:
-                    raise SettingsError(_SHARED.format(first, rank, gpu))
-
-    def _try_the_way(self, engine: str, addresses: Sequence[str]) -> None:
-        """Check that this rank reaches rank 0, which arranges groups, and the next rank."""
-        world = self._world
-        targets = {0, (world.rank + 1) % world.size} - {world.rank}
-        problem = unreachable([addresses[rank] for rank in sorted(targets)], _REACH_SECONDS)
-        problems = world.control.all_gather_object(problem, _PLACE)
-        if self._ports is not None:
-            self._ports.stop_answering()
-        for rank, found in enumerate(problems):
-            if found:
-                raise SettingsError(_CLOSED.format(engine, rank, found, engine))
+            return _Own(_NO_ADDRESS.format(engine, world.rank, error, remedy)), Ports(0, 0)
+        return _Own("", _gpu(hosts[node[0]], world) if self._nccl else "", address, ports.numbers), ports
 
     def takes(self, bucket: Bucket, group: Group) -> bool:
         """Return whether all ranks have the same sizes, and TensorFlow can send the tensors."""
@@ -187,6 +168,22 @@ class TensorFlowCollectives(GraphExchange):
     def _abort(self, error: PeerError) -> None:
         self._lost = error
         collective_ops.abort(str(error))
+
+
+def _raise_first(problems: Sequence[str]) -> None:
+    """Raise SettingsError with the first problem of all ranks' problems; empty ones are none."""
+    for problem in filter(None, problems):
+        raise SettingsError(problem)
+
+
+def _check_gpus(gpus: Sequence[str]) -> None:
+    """Raise SettingsError unless each rank has a GPU of its own."""
+    without = [str(rank) for rank, gpu in enumerate(gpus) if not gpu]
+    if without:
+        raise SettingsError(_NO_GPU.format(f"rank {', '.join(without)}"))
+    for rank, gpu in enumerate(gpus):
+        if (first := gpus.index(gpu)) != rank:
+            raise SettingsError(_SHARED.format(first, rank, gpu))
 
 
 def _gpu(machine: str, world: World) -> str:
