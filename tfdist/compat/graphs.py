@@ -76,14 +76,6 @@ def without_control_dependencies(graph: tf.Graph, beside: tf.Operation | None = 
         yield
 
 
-def callbacks(graph: Any) -> list[Any]:
-    """Return the list in which a graph keeps the Python functions of ``tf.numpy_function``. The outermost graph has it,
-    which lives as long as the process; since 2.22 the function's own graph has it
-    (tensorflow/python/ops/script_ops.py, ``_internal_py_func``)."""
-    kept: list[Any] = getattr(graph, "_py_funcs_used_in_graph", [])
-    return kept
-
-
 def compiled() -> str | None:
     """Return the name of the function that is being traced with ``jit_compile=True``; None if there is none.
 

@@ -6,7 +6,6 @@ collectives of a session's graph. Their plans identify them, and a function that
 
 from __future__ import annotations
 
-import contextlib
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -14,12 +13,11 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from tfdist.compat.graphs import callbacks, compiled, is_of_function
+from tfdist.compat.graphs import compiled, is_of_function
 from tfdist.engine.collective import Collective
 from tfdist.graph.markers import Marker, handle_key
 
 _ATTRIBUTE = "_tfdist_function"
-_COMPILED = "_tfdist_compiled"
 
 
 _states: weakref.WeakSet[FunctionState] = weakref.WeakSet()
@@ -157,24 +155,22 @@ def include(
         state.accumulated |= inner.accumulated
 
 
-@contextlib.contextmanager
-def owning_callbacks() -> Iterator[None]:
-    """Keep callbacks of ``tf.numpy_function`` alive only as long as the functions that contain them.
+def owned(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a callback for ``tf.numpy_function`` that lives only as long as the functions that contain it.
 
-    TensorFlow stores a callback in a graph that lives longer (see ``compat.graphs.callbacks``). Everything that the
-    callback refers to would live as long: the graph, the buffers, the thread.
+    TensorFlow keeps it in a graph that may live as long as the process (tensorflow/python/ops/script_ops.py). All that
+    the callback refers to would live as long: the graph, the buffers, the thread.
     """
-    graph = outer = tf.compat.v1.get_default_graph()
-    while is_of_function(outer):
-        outer = outer.outer_graph
-    known = {holder: len(callbacks(holder)) for holder in (graph, outer)}
-    yield
-    if next(around(graph), None) is not None:
-        for holder, number in known.items():
-            kept = callbacks(holder)
-            for state in around(graph):
-                state.callbacks += kept[number:]
-            del kept[number:]
+    known, states = weakref.ref(call), list(around(tf.compat.v1.get_default_graph()))
+    for state in states:
+        state.callbacks.append(call)
+
+    def called(*arrays: Any) -> Any:
+        found = known()
+        assert found is not None  # TensorFlow does not run a function that is gone
+        return found(*arrays)
+
+    return called if states else call
 
 
 def apply_to(keys: Iterable[Hashable | None]) -> None:
@@ -197,16 +193,9 @@ def made_alone() -> None:
         state.alone = True
 
 
-def tracing() -> None:
-    """Note the function with ``jit_compile=True`` around a function whose tracing begins."""
-    name = compiled()
-    if name:
-        setattr(tf.compat.v1.get_default_graph(), _COMPILED, name)
-
-
 def compiled_as() -> str:
     """Return the name of the function with ``jit_compile=True`` under construction; empty if there is none."""
-    return getattr(tf.compat.v1.get_default_graph(), _COMPILED, "")
+    return (compiled() or "") if is_of_function(tf.compat.v1.get_default_graph()) else ""
 
 
 def traced() -> None:

@@ -46,7 +46,7 @@ def marked(
     calls = tuple(map(tensor_key, of))
     _note_of_tensors(variables, gradients)
     return [
-        _mark(key, variable_name(x), dense_if_asked(gradient, job), calls, each and not through)
+        mark(key, variable_name(x), dense_if_asked(gradient, job), calls, each and not through)
         if gradient is not None and (key := variable_key(x)) is not None and not is_overwritten(x)
         else gradient
         for x, gradient in zip(variables, gradients, strict=True)
@@ -81,19 +81,13 @@ def tensor_key(tensor: tf.Tensor) -> Hashable:
     return id(tensor.graph), tensor.name
 
 
-def marked_again(
-    inner: Marker, variable: Hashable, gradient: Gradient, of: tuple[Hashable, ...], each: bool
-) -> Gradient:
-    """Mark a gradient that a called function has returned. ``variable`` is the variable's key in the caller."""
-    return _mark(variable, inner.name, gradient, of, each)
-
-
 def dense_if_asked(gradient: Gradient, job: Job) -> Gradient:
     """Return slices as a dense tensor if that is configured; else the gradient."""
     return tf.convert_to_tensor(gradient) if job.switches.sparse_as_dense else gradient
 
 
-def _mark(key: Hashable, name: str, gradient: Gradient, of: tuple[Hashable, ...], each: bool) -> Gradient:
+def mark(key: Hashable, name: str, gradient: Gradient, of: tuple[Hashable, ...], each: bool) -> Gradient:
+    """Mark a gradient with respect to the variable with this key and name; ``of`` and ``each``: see ``Marker``."""
     graph = tf.compat.v1.get_default_graph()
     with tf.name_scope("tfdist/mark"):
         if isinstance(gradient, tf.Tensor):

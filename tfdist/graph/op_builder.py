@@ -94,8 +94,7 @@ def call_back(
     """
     if failures is not None:
         call = failures.noting(call)
-    with function_state.owning_callbacks():
-        found = tf.numpy_function(call, tensors, [spec.dtype for spec in outputs], stateful=True)
+    found = tf.numpy_function(function_state.owned(call), tensors, [spec.dtype for spec in outputs], stateful=True)
     results = list(found) if isinstance(found, list | tuple) else [found]
     if not tf.executing_eagerly():
         make_state(tf.compat.v1.get_default_graph()).exchanged.add(results[0].op)

@@ -29,7 +29,6 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
     def trace(original: Callable[..., Any], name: Any, python_func: Any, *args: Any, **kwargs: Any) -> Any:
         @functools.wraps(python_func)
         def function(*inner: Any, **named: Any) -> Any:
-            function_state.tracing()
             result = python_func(*inner, **named)
             variable_writes.leaving(result, job, steps.eager.recording)
             function_state.traced()

@@ -252,7 +252,7 @@ class FunctionSteps:
 
         def mark(one: Returned, value: Any) -> Any:
             key = one.marker.variable
-            return marking.marked_again(one.marker, outside.get(key, key), value, of, each=not one.itself)
+            return marking.mark(outside.get(key, key), one.marker.name, value, of, each=not one.itself)
 
         return _with_gradients(result, returned_gradients, lambda found: [mark(one, value) for one, value in found])
 

@@ -108,20 +108,6 @@ class TestSessions:
         assert not graphs.is_open(session)
 
 
-def test_who_keeps_what_is_called() -> None:
-    counts: list[int] = []
-
-    @tf.function
-    def function() -> None:
-        own = v1.get_default_graph()
-        for _ in range(2):
-            counts.append(sum(len(graphs.callbacks(graph)) for graph in (own, own.outer_graph)))
-            tf.numpy_function(lambda: np.float32(1), [], tf.float32)
-
-    function()
-    assert counts[1] == counts[0] + 1
-
-
 def test_which_function_is_compiled() -> None:
     seen: list[str | None] = []
 
