@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-import threading
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import tensorflow as tf
@@ -42,22 +42,17 @@ def do_if(condition: tf.Tensor, build: Callable[[], tf.Tensor]) -> tf.Tensor:
             v1.enable_control_flow_v2()
 
 
-class _Around(threading.local):
-    def __init__(self) -> None:
-        self.conditions: list[Any] = []
-
-
-_around = _Around()
+_around: ContextVar[tuple[Any, ...]] = ContextVar("_around", default=())
 
 
 @contextlib.contextmanager
 def building(condition: Any) -> Iterator[None]:
     """Note the condition under which the operations run that a function builds in this context."""
-    _around.conditions.append(condition)
+    before = _around.set((*_around.get(), condition))
     try:
         yield
     finally:
-        _around.conditions.pop()
+        _around.reset(before)
 
 
 def own_condition(exchanged: set[tf.Operation]) -> str:
@@ -67,7 +62,7 @@ def own_condition(exchanged: set[tf.Operation]) -> str:
       exchanged: operations whose results come from all ranks.
     """
     around = control_flow_around(tf.compat.v1.get_default_graph())
-    conditions = [*_around.conditions, *(getattr(own, "pred", None) for own in around)]
+    conditions = [*_around.get(), *(getattr(own, "pred", None) for own in around)]
     for condition in conditions:
         if condition is not None and is_symbolic(condition) and _of_own_values(condition, exchanged):
             return f"{condition.op.name!r}{_line(condition.op)}"

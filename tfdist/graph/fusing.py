@@ -46,7 +46,7 @@ def fused(
     """
     format = format or gradient_format(job)
     sent = {number: to_wire(tensor, format) for number, tensor in tensors.items()}
-    numbers, sizes = list(sent), [(t.dtype.name, _size_bytes(t)) for t in sent.values()]
+    numbers, sizes = list(sent), [(t.dtype.name, (t.shape.num_elements() or 0) * t.dtype.size) for t in sent.values()]
     parts = []
     for place, members in enumerate(plan(sizes, int(job.switches.settings.bucket_mb * 2**20))):
         of_bucket = [numbers[i] for i in members]
@@ -117,7 +117,3 @@ def gradient_format(job: Job) -> Format:
     """Return the format of gradients; in a warm-up before blocks that travel in few bits they travel unchanged."""
     found = FORMATS[job.switches.settings.compression]
     return found if found.of_gradients else PLAIN
-
-
-def _size_bytes(tensor: tf.Tensor) -> int:
-    return (tensor.shape.num_elements() or 0) * tensor.dtype.size

@@ -52,7 +52,8 @@ class Average:
         more = [] if self._accumulation is None else [f"sums of {self._accumulation.steps} steps"]
         whole = {i: g for i, g in enumerate(gradients) if isinstance(g, tf.Tensor)}
         slices = {i: g for i, g in enumerate(gradients) if i not in whole}
-        fixed = {i: spread(g, group) for i, g in slices.items()} if _compiled(job) else {}
+        compiled = job.compiles and function_state.compiled_as()
+        fixed = {i: spread(g, group) for i, g in slices.items()} if compiled else {}
         indices = {i: indices for i, (indices, _) in fixed.items()}
         whole |= {i: values for i, (_, values) in fixed.items()}
         parts = [
@@ -77,11 +78,6 @@ def _like(own: Gradient, *results: tf.Tensor, fixed: bool) -> Gradient:
         return tf.cast(results[0], own.dtype)
     indices, values = of_any_rows(*results) if fixed else results
     return tf.IndexedSlices(tf.cast(values, own.dtype), tf.cast(indices, own.indices.dtype), own.dense_shape)
-
-
-def _compiled(job: Job) -> bool:
-    """Return whether XLA compiles the function under construction, and the job's exchange supports it."""
-    return bool(function_state.compiled_as()) and job.compiles
 
 
 def reducer_of(job: Job, accumulation: Accumulation | None = None) -> Reducer:

@@ -113,7 +113,6 @@ class GraphState:
         self.trained: dict[Hashable, None] = {}
         self.optimizers: list[Any] = []
         self.kept_own: set[str] = set()
-        self._averaged = 0  # number of markers
         self._executes: dict[tf.Operation | str, list[Collective]] = {}  # by operation, or name of a body
         self._in_bodies = False
         self._init_ops: dict[tf.Operation, frozenset[str]] = {}
@@ -136,9 +135,7 @@ class GraphState:
     @property
     def pending(self) -> bool:
         """Whether some gradient has not been averaged yet."""
-        if self._averaged < len(self.markers):
-            self._averaged = sum(m.averaged for m in self.markers.values())
-        return self._averaged < len(self.markers)
+        return not all(m.averaged for m in self.markers.values())
 
     @property
     def world_collectives(self) -> list[Collective]:

@@ -275,15 +275,10 @@ class Job:
                     collective.stop, collective.ends_epoch = self.stop, self.ends_epoch
                 shares_memory = collective.everyone and collective.shares_memory
                 collective.open(self.engines.choose() if shares_memory else self.engines.current)
-                self._observe(collective)
-
-    def _observe(self, collective: Collective) -> None:
-        """Have a collective measured and logged, as the settings say."""
-        settings = self.switches.settings
-        collective.traced = traces()
-        if settings.wait_table and collective.averages and collective.everyone:
-            collective.wait_table = WaitTable(settings.wait_table, len(collective.exchanges), self.world.hosts)
-        debug(f"{collective.name}: {collective.described()}")
+                collective.traced, waits = traces(), self.switches.settings.wait_table
+                if waits and collective.averages and collective.everyone:
+                    collective.wait_table = WaitTable(waits, len(collective.exchanges), self.world.hosts)
+                debug(f"{collective.name}: {collective.described()}")
 
 
 @contextlib.contextmanager

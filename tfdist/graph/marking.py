@@ -137,7 +137,7 @@ def uses(marker: Marker, values: Iterable[tf.Tensor], state: GraphState) -> bool
     if not marker.differentiated:
         return True
     inside = set(ancestors(marker.targets, control=False)).difference(t.op for t in marker.tensors)
-    found = [op for op in _behind(values, state, inside) if op not in inside]
+    found = list(_behind(values, state, inside))
     return any(state.markers.get(op) is marker for op in found) or marker in _in_bodies(found, state)
 
 
@@ -196,7 +196,8 @@ def markers_behind(values: Iterable[tf.Tensor], state: GraphState) -> list[Marke
 def _behind(
     values: Iterable[tf.Tensor], state: GraphState, stop: Container[tf.Operation] = ()
 ) -> Iterator[tf.Operation]:
-    """Return the operations that tensors depend on, up to gradients, results of exchanges, and those of ``stop``."""
+    """Yield the operations that tensors depend on, up to gradients, results of exchanges, and excluding ``stop``."""
     start = [t.op for t in values if is_symbolic(t)]  # rows may be eager tensors
     ends = (state.markers, state.exchanged, stop)
-    return ancestors(start, stop=lambda op: any(op in end for end in ends), control=False)
+    found = ancestors(start, stop=lambda op: any(op in end for end in ends), control=False)
+    return (op for op in found if op not in stop)

@@ -86,10 +86,8 @@ def bodies(op: tf.Operation) -> Iterator[Any]:
 WRITES = re.compile("Assign|Apply|Scatter")  # the types of operations that write to variables
 STORES = re.compile(f"{WRITES.pattern}|Enqueue|Insert|Stage$")  # or to queues, tables and staging areas
 _TAKES = re.compile("Dequeue|TakeGradient|LookupTableFind")  # out of these, by a handle that is the first input
-# Number of inputs before the functions' arguments, by the type of an operation that calls functions.
-_BEFORE_ARGUMENTS = {"If": 1, "StatelessIf": 1, "Case": 1, "StatelessCase": 1}
 
 
 def arguments(op: tf.Operation) -> int:
     """Return the position of the first input that an operation passes to the functions that it calls."""
-    return _BEFORE_ARGUMENTS.get(op.type, 0)
+    return int(op.type.removeprefix("Stateless") in ("If", "Case"))  # the first input is the condition

@@ -83,7 +83,7 @@ class EagerSteps:
         Collective, if the variable was made since a tape began to record eagerly: all ranks.
         """
         if self._thread.tapes and not self._variables.being_set:
-            self._reads[("handle", variable.handle._id)] = weakref.ref(variable)  # the loss may read it
+            self._reads[tf_variables.key(variable)] = weakref.ref(variable)  # the loss may read it
         if not self._thread.made or tf_variables.name(variable) not in self._thread.made or self._variables.being_set:
             return
         if self._job.switches.shares and tf.executing_eagerly():
