@@ -173,24 +173,18 @@ def owned(call: Callable[..., Any]) -> Callable[..., Any]:
     return called if states else call
 
 
-def apply_to(keys: Iterable[Hashable | None]) -> None:
-    """Note that gradients are applied to these variables in the function under construction; None: no variable."""
-    known = {key for key in keys if key is not None}
+def note(
+    applied: Iterable[Hashable | None] = (), accumulated: Iterable[Hashable | None] = (), alone: bool = False
+) -> None:
+    """Add to what is known of the function under construction, if there is one, by keys; None is no variable's key.
+
+    The arguments are described at ``FunctionState``.
+    """
+    applied, accumulated = set(applied) - {None}, set(accumulated) - {None}
     for state in around(tf.compat.v1.get_default_graph()):
-        state.applied |= known
-
-
-def accumulate(keys: Iterable[Hashable | None]) -> None:
-    """Note that the function under construction adds up gradients of these variables over several calls."""
-    known = {key for key in keys if key is not None}
-    for state in around(tf.compat.v1.get_default_graph()):
-        state.accumulated |= known
-
-
-def made_alone() -> None:
-    """Note that the function under construction, if there is one, computes gradients inside ``tfdist.alone``."""
-    for state in around(tf.compat.v1.get_default_graph()):
-        state.alone = True
+        state.applied |= applied
+        state.accumulated |= accumulated
+        state.alone |= alone
 
 
 def compiled_as() -> str:

@@ -100,7 +100,7 @@ def _tapes(patches: Patches, job: Job, eager: EagerSteps, scaling: LossScaling, 
 
     def handed_out(tape: Any, target: Any, sources: Any, derivatives: Any, each: bool = False) -> Any:
         if job.switches.alone_depth:
-            function_state.made_alone()
+            function_state.note(alone=True)
         if not job.switches.rewrites:
             return derivatives
         flat = tf.nest.flatten(sources), tf.nest.flatten(derivatives)

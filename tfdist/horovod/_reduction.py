@@ -95,7 +95,7 @@ class GradientReduction:
         """Return the sum of several passes, for the graph that is being built."""
         keys = tuple(variable_key(variable) for gradient, variable in pairs if gradient is not None)
         if not function_state.in_session():
-            function_state.accumulate(keys)
+            function_state.note(accumulated=keys)
         return Accumulated(state.job, self.steps, self._known, keys)
 
     def when_due(self, held: Accumulated, pairs: Pairs, call: Callable[[], Any], name: str | None) -> Any:

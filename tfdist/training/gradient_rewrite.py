@@ -74,7 +74,7 @@ def averaged(
       reducer: reducer of the gradients; None for the job's reducer.
     """
     grads_and_vars = [(_tensor(gradient, variable), variable) for gradient, variable in grads_and_vars]
-    function_state.apply_to(variable_key(variable) for _, variable in grads_and_vars)
+    function_state.note(variable_key(variable) for _, variable in grads_and_vars)
     state = make_state(tf.compat.v1.get_default_graph())
     behind: dict[Marker, None] = {}
     direct = []
@@ -189,7 +189,7 @@ def average_behind(
             f"which cannot be averaged here, because {reason}. Apply them by an optimizer's apply_gradients, or "
             "average the value by tfdist.all_reduce(value, 'mean')"
         )
-    function_state.apply_to(m.variable for m in pending)
+    function_state.note(m.variable for m in pending)
     # Other gradients of the same target will be written next: average them in the same exchange. Gradients of another
     # target must not wait for these, because the script may fetch them alone.
     for of in dict.fromkeys(m.of for m in pending):
@@ -217,7 +217,7 @@ def average_unchanged(tensors: Sequence[Gradient], job: Job) -> list[bool]:
     pending = list(dict.fromkeys(m for m in found if m is not None and not m.averaged))
     settings = job.switches.settings
     if pending and settings.accumulate_steps == 1 and settings.sync == "gradients":
-        function_state.apply_to(m.variable for m in pending)
+        function_state.note(m.variable for m in pending)
         _rewire(pending, state, job)
     return [marker is not None for marker in found]
 

@@ -71,7 +71,7 @@ class Accumulations(Stage):
             over = f"{overwritten} is overwritten with its gradient"
             raise SettingsError(exclusions.HELD_AND_OVERWRITTEN.told(f"accumulate_steps={steps}", over))
         keys = [variable_key(variable) for gradient, variable in pairs if gradient is not None]
-        function_state.accumulate(keys)
+        function_state.note(accumulated=keys)
         return Accumulated(self._job, steps, self._known.setdefault(optimizer, {}), tuple(keys))
 
 
