@@ -6,6 +6,7 @@ from typing import cast
 
 import tensorflow as tf
 
+from tfdist.compat.variables import key
 from tfdist.variables.loss_reads import loss_reads
 
 
@@ -39,7 +40,7 @@ def test_what_is_read_and_what_is_only_written() -> None:
 
     graph = step.get_concrete_function(tf.TensorSpec([3, 3])).graph
     read = loss_reads([graph.outputs[0]])
-    assert {name for name in names if ("handle", v[name].handle._id) in read} == {*names} - {"unread"}
+    assert {name for name in names if key(v[name]) in read} == {*names} - {"unread"}
 
 
 def test_in_a_sessions_graph() -> None:
