@@ -12,15 +12,14 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat.graphs import is_symbolic, order
-from tfdist.graph import function_state
 from tfdist.graph.gradient_average import Average as AverageReducer
 from tfdist.graph.markers import times, variable_key, variable_name
+from tfdist.graph.step_sums import Accumulation
 from tfdist.horovod._state import ProcessSetState, state
 from tfdist.horovod.collectives import grouped_allreduce
 from tfdist.horovod.compression import Compression
 from tfdist.horovod.ops import Adasum, Average, ReduceOp, op_of
 from tfdist.horovod.process_sets import global_process_set, number_of
-from tfdist.updates.accumulation import Accumulated
 from tfdist.updates.conditional import update_if
 
 Pairs = Sequence[tuple[Any, Any]]
@@ -91,14 +90,11 @@ class GradientReduction:
         averages = self.reduced(pairs, held)
         return self.when_due(held, averages, lambda: apply(averages, f"{name}/update" if name else None), name)
 
-    def accumulated(self, pairs: Pairs) -> Accumulated:
+    def accumulated(self, pairs: Pairs) -> Accumulation:
         """Return the sum of several passes, for the graph that is being built."""
-        keys = tuple(variable_key(variable) for gradient, variable in pairs if gradient is not None)
-        if not function_state.in_session():
-            function_state.note(accumulated=keys)
-        return Accumulated(state.job, self.steps, self._known, keys)
+        return Accumulation(state.job, self.steps, self._known, [v for gradient, v in pairs if gradient is not None])
 
-    def when_due(self, held: Accumulated, pairs: Pairs, call: Callable[[], Any], name: str | None) -> Any:
+    def when_due(self, held: Accumulation, pairs: Pairs, call: Callable[[], Any], name: str | None) -> Any:
         """Call ``call`` in the passes that have gradients to apply."""
         due = held.all_due()
         if due is None:
@@ -106,7 +102,7 @@ class GradientReduction:
         keys = [variable_key(variable) for gradient, variable in pairs if gradient is not None]
         return update_if(due, keys, call, name, "backward_passes_per_step")
 
-    def reduced(self, pairs: Pairs, held: Accumulated | None = None) -> list[tuple[Any, Any]]:
+    def reduced(self, pairs: Pairs, held: Accumulation | None = None) -> list[tuple[Any, Any]]:
         """Return the pairs with reduced gradients. Collective: the process set's ranks.
 
         Args:
@@ -134,7 +130,7 @@ class GradientReduction:
         return [(gradient, variable) for gradient, (_, variable) in zip(own, pairs, strict=True)]
 
     def _reduce(
-        self, own: list[Any], chosen: Sequence[int], pairs: Pairs, members: ProcessSetState, held: Accumulated | None
+        self, own: list[Any], chosen: Sequence[int], pairs: Pairs, members: ProcessSetState, held: Accumulation | None
     ) -> None:
         """Reduce the chosen gradients in place in ``own``. Collective: the process set's ranks."""
         packed = [_compressed(own[i], self.compression, 1 / self.gradient_predivide_factor) for i in chosen]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Hashable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 
@@ -45,24 +45,10 @@ def check_replicas(strategy: Any) -> None:
         )
 
 
-class Application(Accumulation, Protocol):
-    """Accumulated gradients that an optimizer applies once in several steps."""
-
-    @property
-    def due(self) -> tf.Tensor | None:
-        """Bool tensor: whether the averages that were built last are applied in this step; None before the first."""
-
-    def applies(self, marker: Marker) -> None:
-        """Note that the optimizer applies the gradient of a marker, whose average has been built."""
-
-    def all_due(self) -> tf.Tensor | None:
-        """Return a bool tensor: whether all gradients are applied in this step; None if they are in each step."""
-
-
 def averaged(
     grads_and_vars: Sequence[tuple[Any, Any]],
     job: Job,
-    application: Application | None = None,
+    application: Accumulation | None = None,
     reducer: Reducer | None = None,
 ) -> list[tuple[Any, Any]]:
     """Put averages behind the marks, and return the pairs that an optimizer is to apply.
@@ -99,9 +85,9 @@ def averaged(
         direct = [i for i, (gradient, _) in enumerate(grads_and_vars) if gradient is not None]
     else:
         _rewire(pending, state, job, application, reducer)
-        if application is not None:
-            for marker in behind:
-                application.applies(marker)
+        for marker in behind:
+            if application is not None and marker.due is not None:
+                application.due_in(marker.due)
     applied = [g for g, _ in grads_and_vars]
     if direct:
         around = next(function_state.around(tf.compat.v1.get_default_graph()), None)
@@ -270,7 +256,7 @@ def _rewire(
     markers: Sequence[Marker],
     state: GraphState,
     job: Job,
-    application: Application | None = None,
+    application: Accumulation | None = None,
     reducer: Reducer | None = None,
 ) -> None:
     # Operations that compute the gradients keep this rank's own values, also where they read other gradients.
@@ -312,7 +298,7 @@ def _build(
     job: Job,
     beside: tf.Operation | None = None,
     after: Sequence[tf.Operation] = (),
-    application: Application | None = None,
+    application: Accumulation | None = None,
     reducer: Reducer | None = None,
 ) -> list[Gradient]:
     steps = job.switches.settings.accumulate_steps

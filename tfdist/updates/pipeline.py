@@ -21,9 +21,9 @@ from tfdist.graph.job import Reducer
 from tfdist.graph.markers import numberless, variable_key, variable_name
 from tfdist.graph.op_builder import few
 from tfdist.graph.slices import way_of
+from tfdist.graph.step_sums import Accumulation
 from tfdist.graph.tensor_collectives import TensorCollectives
 from tfdist.training import gradient_rewrite
-from tfdist.training.gradient_rewrite import Application
 from tfdist.training.steps import Steps
 
 _OVERWRITTEN = (
@@ -57,7 +57,7 @@ class Update:
     pairs: Pairs
     call: Callable[[Pairs, str | None], Any]
     name: str | None = None
-    accumulation: Application | None = None
+    accumulation: Accumulation | None = None
     reducer: Reducer | None = None
     in_block: bool = False
     due: tf.Tensor | None = None

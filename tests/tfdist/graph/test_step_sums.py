@@ -1,4 +1,4 @@
-"""tfdist.updates.accumulation: gradients of several steps in one collective, and the steps that run it."""
+"""tfdist.graph.step_sums: gradients of several steps in one collective, and the steps that run it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tests.multirank import inside
 from tfdist.core.alignment import ALIGNMENT_BYTES
 from tfdist.engine.sparse_rows import Rows, SparseMode, Table
 from tfdist.graph.job import LastSteps
-from tfdist.updates.accumulation import GradientAccumulator
+from tfdist.graph.step_sums import StepSums
 
 F4 = np.dtype(np.float32)
 
 
-def sums(steps: int, *dtypes: Any) -> GradientAccumulator:
+def sums(steps: int, *dtypes: Any) -> StepSums:
     """Return an accumulator with an exchange of one tensor for each dtype."""
     exchanges = [inside.all_reduce(f"bucket {n}", "mean", dtype, (2,)) for n, dtype in enumerate(dtypes)]
-    return GradientAccumulator("a test", exchanges, steps, inside.job())
+    return StepSums("a test", exchanges, steps, inside.job())
 
 
-def step(one: GradientAccumulator, *values: Sequence[float]) -> list[np.ndarray] | None:
+def step(one: StepSums, *values: Sequence[float]) -> list[np.ndarray] | None:
     """Add one array to each exchange; return the arrays that this step exchanges, or None if there are none."""
     brought = [one.bring(number, [np.array(value, F4)]) for number, value in enumerate(values)]
     assert all((one.nothing(number) is None) == one.due for number in range(len(values)))
@@ -78,9 +78,7 @@ def test_what_is_returned_in_between_is_zero_and_tensorflow_s_own() -> None:
 
 @pytest.mark.parametrize(("way", "expected"), [("auto", [1, 4, 7]), ("unmerged", [4, 1, 7, 4])])
 def test_rows_of_several_steps(way: SparseMode, expected: list[int]) -> None:
-    one = GradientAccumulator(
-        "a test", [Rows("rows", [Table("e", 9, way, np.dtype(np.int64), F4, (2,))])], 2, inside.job()
-    )
+    one = StepSums("a test", [Rows("rows", [Table("e", 9, way, np.dtype(np.int64), F4, (2,))])], 2, inside.job())
     assert one.bring(0, [np.array([4, 1]), np.ones([2, 2], F4)]) is None
     assert [a.shape for a in one.nothing(0) or []] == [(0,), (0, 2)]
     indices, values = one.bring(0, [np.array([7, 4]), np.full([2, 2], 3, F4)]) or []
