@@ -74,20 +74,19 @@ class DivergenceGuard(Stage):
         self._growths: weakref.WeakKeyDictionary[Any, Growth] = weakref.WeakKeyDictionary()
 
     def update(self, update: Update, go_on: GoOn) -> Any:
-        return go_on(update.with_(pairs=self._watched(update.optimizer, update.pairs)))
+        return go_on(update.with_(pairs=self._watched(update)))
 
-    def _watched(self, optimizer: Any, pairs: Pairs) -> Pairs:
-        """Return the same gradients; in graphs they depend on the check.
+    def _watched(self, update: Update) -> Pairs:
+        """Return the same pairs; in graphs their gradients depend on the check.
 
         Raises:
           FloatingPointError: ``TFDIST_DIVERGENCE`` is ``stop``, and training has diverged; on all ranks. In a graph or
             a function TensorFlow raises its own error with the same message.
         """
         action = self._job.switches.settings.divergence
-        given = [gradient for gradient, _ in pairs if gradient is not None]
-        if action == "off" or not given or not self._job.switches.rewrites:
-            return pairs
-        growth = self._growths.setdefault(optimizer, Growth())
+        if action == "off" or not update.trained or not self._job.switches.rewrites:
+            return update.pairs
+        growth = self._growths.setdefault(update.optimizer, Growth())
 
         def look(norm: np.ndarray) -> np.ndarray:
             wrong = growth.see(float(norm))
@@ -97,15 +96,12 @@ class DivergenceGuard(Stage):
                 announce(f"training seems to diverge: {wrong}; {_CAUSES}")
             return np.array(True)
 
-        norm = tf.linalg.global_norm([tf.cast(values, tf.float32) for values in averages_behind(given)])
+        norm = tf.linalg.global_norm([tf.cast(values, tf.float32) for values in averages_behind(update.gradients)])
         if tf.executing_eagerly():
             look(norm.numpy())
-            return pairs
+            return update.pairs
         with tf.control_dependencies([tf.numpy_function(look, [norm], tf.bool, stateful=True)]):
-            return [(None if gradient is None else _same(gradient), variable) for gradient, variable in pairs]
-
-
-def _same(gradient: Any) -> Any:
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(tf.identity(gradient.values), gradient.indices, gradient.dense_shape)
-    return tf.identity(gradient)
+            return [
+                (gradient if gradient is None else tf.identity(gradient), variable)
+                for gradient, variable in update.pairs
+            ]

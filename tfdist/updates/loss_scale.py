@@ -18,17 +18,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 _LARGEST_HALF = 65504.0  # largest float16
-_BACKOFF_UPDATES = 2000
 _MOST = 2.0**24  # larger is of no use in half precision; in float32 the scale would grow until it overflows
-_BACKOFF_LEAST = 1.0
-_WINDOW_BATCHES = 2.0**14
-_WINDOW_FLOOR = 1e-4
 _FAST, _SLOW = 0.99, 0.999
 _DEVIATIONS = 3.09  # standard deviations; a normal distribution exceeds them with a probability of 0.001
 _LOGMAX_LIMITS = 1.0, 2.0**14
+_KINDS = {"backoff": -1.0, "window": -2.0, "logmax": -3.0}
 
 
 class LossScaleState(NamedTuple):
@@ -61,16 +58,21 @@ class LossScaleState(NamedTuple):
     kind: float = 0
 
 
-class LossScale(Protocol):
-    """Kind of loss scale."""
+@dataclass(frozen=True)
+class LossScale:
+    """Loss scale. The base class is a constant.
 
-    @property
-    def first(self) -> float:
-        """Scale of the first loss."""
+    Attributes:
+      first: scale of the first loss.
+      kind: number that identifies the kind; for a constant, the constant.
+      changes: True if the scale may change.
+      of_largest: True if the next scale depends on the size of finite gradients.
+    """
 
-    @property
-    def kind(self) -> float:
-        """Number that identifies the kind; for a constant, the constant."""
+    first: float
+    kind: float
+    changes: ClassVar[bool] = False
+    of_largest: ClassVar[bool] = False
 
     def next(self, state: LossScaleState, largest: float) -> LossScaleState:
         """Return the state after an update.
@@ -82,76 +84,48 @@ class LossScale(Protocol):
         Raises:
           FloatingPointError: no scale is small enough.
         """
-
-
-@dataclass(frozen=True)
-class Constant:
-    """A scale that never changes."""
-
-    first: float
-
-    @property
-    def kind(self) -> float:
-        """See ``LossScale``."""
-        return self.first
-
-    def next(self, state: LossScaleState, largest: float) -> LossScaleState:
-        """See ``LossScale``."""
         return state
 
 
 @dataclass(frozen=True)
-class Backoff:
-    """A scale that an overflow halves."""
-
-    kind: ClassVar[float] = -1.0
-    first: float = 2.0**14
-
-    def next(self, state: LossScaleState, largest: float) -> LossScaleState:
-        """See ``LossScale``."""
-        if not math.isfinite(largest):
-            return state._replace(scale=max(state.scale / 2, _BACKOFF_LEAST))
-        if state.good % _BACKOFF_UPDATES == 0:
-            return state._replace(scale=min(state.scale * 2, _MOST))
-        return state
-
-
-@dataclass(frozen=True)
-class Window:
-    """A scale that overflows halve, and that doubles after fewer updates if there are more ranks.
+class Halved(LossScale):
+    """Scale that overflows halve, and that doubles after good updates in succession.
 
     Attributes:
-      batches: number of batches in an update, of all ranks together.
+      every: number of good updates in succession after which it doubles.
+      least: smallest scale.
+      ends: True if training ends where a smaller scale is needed.
       tolerance: share of updates with an overflow below which the scale does not change.
     """
 
-    kind: ClassVar[float] = -2.0
-    batches: int
+    every: int
+    least: float
+    ends: bool = False
     tolerance: float = 0.0
-    first: float = 2.0**7
+    changes: ClassVar[bool] = True
 
     def next(self, state: LossScaleState, largest: float) -> LossScaleState:
         """See ``LossScale``."""
         if math.isfinite(largest):
-            if state.good % max(1, int(_WINDOW_BATCHES / self.batches)) == 0:
+            if state.good % self.every == 0:
                 return state._replace(scale=min(state.scale * 2, _MOST), since=0)
             return state
         if state.overflows / state.since < self.tolerance:
             return state
-        if state.scale / 2 < _WINDOW_FLOOR:
+        if self.ends and state.scale / 2 < self.least:
             raise FloatingPointError(
                 f"gradients overflow with a loss scale of {state.scale:g} still: training has diverged, or the data "
                 "are not numbers. Lower the learning rate, clip, or warm up over more steps"
             )
-        return state._replace(scale=state.scale / 2, since=0, overflows=0)
+        return state._replace(scale=max(state.scale / 2, self.least), since=0, overflows=0)
 
 
 @dataclass(frozen=True)
-class LogMax:
-    """A scale from the distribution of the largest gradient, so that one update in a thousand overflows."""
+class LogMax(LossScale):
+    """Scale from the distribution of the largest gradient, so that one update in a thousand overflows."""
 
-    kind: ClassVar[float] = -3.0
-    first: float = 1.0
+    changes: ClassVar[bool] = True
+    of_largest: ClassVar[bool] = True
 
     def next(self, state: LossScaleState, largest: float) -> LossScaleState:
         """See ``LossScale``."""
@@ -171,9 +145,7 @@ class LogMax:
 
 def named(kind: float) -> str:
     """Return the name of a kind, as in the setting."""
-    return {one.kind: name for name, one in (("backoff", Backoff), ("window", Window), ("logmax", LogMax))}.get(
-        kind, f"{kind:g}"
-    )
+    return next((name for name, number in _KINDS.items() if number == kind), f"{kind:g}")
 
 
 def counted(state: LossScaleState, largest: float) -> LossScaleState:
@@ -196,10 +168,10 @@ def of(name: str, batches: int, tolerance: float = 0.0) -> LossScale:
     Args:
       name: ``backoff``, ``window``, ``logmax``, or a number above 0 for a constant.
       batches: number of batches in an update, of all ranks together.
-      tolerance: see ``Window``.
+      tolerance: see ``Halved``; for ``window``.
     """
-    if name == "window":
-        return Window(batches, tolerance)
     if name == "backoff":
-        return Backoff()
-    return LogMax() if name == "logmax" else Constant(float(name))
+        return Halved(2.0**14, _KINDS[name], every=2000, least=1.0)
+    if name == "window":
+        return Halved(2.0**7, _KINDS[name], max(1, int(2.0**14 / batches)), 1e-4, ends=True, tolerance=tolerance)
+    return LogMax(1.0, _KINDS[name]) if name == "logmax" else LossScale(float(name), float(name))

@@ -28,8 +28,8 @@ from tfdist.graph.markers import times
 from tfdist.training.steps import Steps
 from tfdist.updates import loss_scale
 from tfdist.updates.error_feedback import graph_variable
-from tfdist.updates.loss_scale import Constant, LogMax, LossScale, LossScaleState
-from tfdist.updates.pipeline import GoOn, Pairs, Stage, Update
+from tfdist.updates.loss_scale import LossScale, LossScaleState
+from tfdist.updates.pipeline import GoOn, Stage, Update
 
 _NAME = "loss_scale_state"
 _ATTRIBUTE = "_tfdist_loss_scale"  # attribute of a session's graph: the variable with the state
@@ -61,42 +61,33 @@ class LossScaling(Stage):
         if how is None or not targets or not all(_is_number(target) for target in targets):
             return None
         with tf.name_scope("tfdist/loss_scale"):
-            if isinstance(how, Constant):
+            if not how.changes:
                 return tf.constant(how.first, tf.float32)
             return tf.cast(self._variable(how).read_value()[0], tf.float32)
 
     def update(self, update: Update, go_on: GoOn) -> Any:
-        due = None if update.accumulation is None else update.accumulation.all_due()
-        return go_on(update.with_(due=self._finite(update.optimizer, update.pairs, due)))
+        return go_on(update.with_(due=self._due(update)))
 
-    def _finite(self, optimizer: Any, pairs: Pairs, due: tf.Tensor | None) -> tf.Tensor | None:
-        """Return whether an optimizer is to apply these averages, and compute the next scale.
-
-        Args:
-          optimizer: optimizer that applies the gradients.
-          pairs: averaged gradients and their variables.
-          due: bool tensor: whether the gradients are applied in this step if they are finite; None if in each step.
-
-        Returns:
-          A bool tensor; None if the gradients are always applied.
+    def _due(self, update: Update) -> tf.Tensor | None:
+        """Return whether an update is applied, and compute the next scale; None: each update is applied.
 
         Raises:
           SettingsError: the optimizer itself scales the loss.
         """
+        due = None if update.accumulation is None else update.accumulation.all_due()
         how = self._how()
-        gradients = [gradient for gradient, _ in pairs if gradient is not None]
-        if how is None or not gradients:
+        if how is None or not update.trained:
             return due
-        own = scales_the_loss(optimizer)
+        own = scales_the_loss(update.optimizer)
         if own:
             scale = self._job.switches.settings.loss_scale
             raise SettingsError(exclusions.SCALED_AND_KERAS.told(f"loss_scale={scale}", own))
-        self._track(optimizer)
+        self._track(update.optimizer)
         with tf.name_scope("tfdist/loss_scale"):
-            values = averages_behind(gradients)
+            values = averages_behind(update.gradients)
             finite = tf.reduce_all(tf.stack([tf.reduce_all(tf.math.is_finite(v)) for v in values]))
             largest = tf.constant(0.0)
-            if isinstance(how, LogMax):
+            if how.of_largest:
                 largest = tf.reduce_max(tf.stack([tf.reduce_max(tf.abs(v)) for v in map(_not_empty, values)]))
             largest = tf.where(finite, largest, tf.constant(np.inf, tf.float32))
             due = tf.constant(True) if due is None else due

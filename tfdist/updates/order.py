@@ -12,7 +12,7 @@ from tfdist.updates.error_feedback import error_feedback_of
 from tfdist.updates.larc import LarcOfSettings
 from tfdist.updates.local_sgd import local_sgd_of
 from tfdist.updates.loss_scaling import loss_scaling_of
-from tfdist.updates.pipeline import NoteTrained, Pipeline, Reduce, SetSameValues
+from tfdist.updates.pipeline import Pipeline, Reduce
 from tfdist.updates.wrapped import WrappedOptimizers
 
 
@@ -23,11 +23,9 @@ def pipeline_of(steps: Steps) -> Pipeline:
     return Pipeline(
         [
             WrappedOptimizers(job),  # with tfdist.horovod nothing is averaged automatically
-            NoteTrained(steps),
             Accumulations(job),  # before the exchange, which counts the accumulated steps
             local_sgd_of(steps),  # a block surrounds the exchange, which it replaces, and all that sets its variables
             Reduce(steps, error_feedback_of(steps).make_variables),
-            SetSameValues(steps),
             loss_scaling_of(steps),  # decides on averages, so that all ranks leave the same updates out
             ConditionalUpdates(job),
             DivergenceGuard(job),  # checks only updates that are applied

@@ -71,6 +71,11 @@ class Update:
         """Variables that have a gradient."""
         return [variable for gradient, variable in self.pairs if gradient is not None]
 
+    @property
+    def gradients(self) -> list[Any]:
+        """Gradients that are not None."""
+        return [gradient for gradient, _ in self.pairs if gradient is not None]
+
 
 GoOn = Callable[[Update], Any]
 
@@ -140,27 +145,8 @@ class Pipeline:
             stage.built(optimizer, variables)
 
 
-class NoteTrained(Stage):
-    """Stage that notes the trained variables and the optimizer in a graph, or the optimizer's variables outside."""
-
-    def __init__(self, steps: Steps) -> None:
-        self._job, self._variables = steps.job, steps.variables
-
-    def update(self, update: Update, go_on: GoOn) -> Any:
-        result = go_on(update)
-        if not self._job.switches.rewrites:
-            return result
-        if function_state.in_session():
-            state = make_state(tf.compat.v1.get_default_graph())
-            state.trained.update(dict.fromkeys(map(variable_key, update.trained)))
-            state.optimizers.append(update.optimizer)
-        else:
-            self._variables.applied_by(update.optimizer)
-        return result
-
-
 class Reduce(Stage):
-    """Stage that replaces each rank's own gradients with averages.
+    """Stage that replaces each rank's own gradients with averages. The later stages set the same values on all ranks.
 
     What overwrites a variable is no gradient. It is the largest value of a batch, for Keras's float8: one process would
     take the maximum.
@@ -171,12 +157,28 @@ class Reduce(Stage):
     """
 
     def __init__(self, steps: Steps, after_build: Callable[[], None]) -> None:
-        self._job, self._eager, self._after_build = steps.job, steps.eager, after_build
+        self._job, self._eager, self._variables = steps.job, steps.eager, steps.variables
+        self._after_build = after_build
         self._told: set[str] = set()
         self._together = TensorCollectives(steps.job, steps.job.world)
 
     def update(self, update: Update, go_on: GoOn) -> Any:
-        return go_on(update.with_(pairs=self._averaged(update)) if self._job.switches.rewrites else update)
+        rewrites = self._job.switches.rewrites
+        averaged = update.with_(pairs=self._averaged(update)) if rewrites else update
+        with self._variables.setting():
+            result = go_on(averaged)
+        if rewrites:
+            self._note(update)
+        return result
+
+    def _note(self, update: Update) -> None:
+        """Note the trained variables and the optimizer in a session's graph, or the optimizer's variables outside."""
+        if function_state.in_session():
+            state = make_state(tf.compat.v1.get_default_graph())
+            state.trained.update(dict.fromkeys(map(variable_key, update.trained)))
+            state.optimizers.append(update.optimizer)
+        else:
+            self._variables.applied_by(update.optimizer)
 
     def _averaged(self, update: Update) -> Pairs:
         gradient_rewrite.check_replicas(tf.distribute.get_strategy())
@@ -214,14 +216,3 @@ class Reduce(Stage):
         if what not in self._told and self._job.world.size > 1:
             self._told.add(what)
             announce(told)
-
-
-class SetSameValues(Stage):
-    """Stage after which variables are set to the same values on all ranks."""
-
-    def __init__(self, steps: Steps) -> None:
-        self._variables = steps.variables
-
-    def update(self, update: Update, go_on: GoOn) -> Any:
-        with self._variables.setting():
-            return go_on(update)

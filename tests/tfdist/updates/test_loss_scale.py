@@ -134,4 +134,4 @@ def test_a_window_is_of_all_batches_of_an_update() -> None:
     job: Any = SimpleNamespace(
         world=SimpleNamespace(size=4), switches=SimpleNamespace(settings=values, alone_depth=0, rewrites=True)
     )
-    assert LossScaling(job)._how() == loss_scale.Window(8, 0.05)
+    assert LossScaling(job)._how() == loss_scale.of("window", 8, 0.05)
