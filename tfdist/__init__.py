@@ -21,60 +21,22 @@ if not runs_own_program():
 if TYPE_CHECKING:
     from tfdist import extend as extend
     from tfdist import schedules as schedules
-    from tfdist.api import (
-        abort,
-        alone,
-        average_variables,
-        broadcast_variables,
-        configure,
-        disable_bcast,
-        disable_broadcast,
-        enable_bcast,
-        enable_broadcast,
-        join,
-        local_rank,
-        local_size,
-        rank,
-        shard,
-        size,
-        uninstall,
-    )
-    from tfdist.api_collectives import (
-        Ranks,
-        all_gather,
-        all_reduce,
-        all_to_all,
-        average_loss,
-        barrier,
-        broadcast,
-        new_group,
-        reduce_scatter,
-    )
-    from tfdist.api_ddl import allreduce_n, bcast, grads_reduce, init, num_hosts
-    from tfdist.api_updates import (
-        ask_to_stop,
-        asked_to_stop,
-        end_block,
-        keep_own,
-        larc,
-        larc_gradients,
-        last_step,
-        scale_learning_rate,
-    )
-    from tfdist.ddl_keras import DDLCallback as DDLCallback
-    from tfdist.ddl_keras import DDLGlobalVariablesCallback as DDLGlobalVariablesCallback
+    from tfdist.api import *
+    from tfdist.api_collectives import *
+    from tfdist.api_ddl import *
+    from tfdist.api_updates import *
+    from tfdist.ddl_keras import *
 else:
-    _MODULES = "api", "api_collectives", "api_ddl", "api_updates"
     _PARTS = "extend", "horovod", "keras", "schedules"
-    _WITH_KERAS = {"DDLCallback": "ddl_keras", "DDLGlobalVariablesCallback": "ddl_keras"}
+    _CALLBACKS = "DDLCallback", "DDLGlobalVariablesCallback"  # not in __all__: they import Keras
 
     def __getattr__(name: str) -> Any:
         """Import a module at the first use of a name, so that TensorFlow and Keras are imported only where needed."""
         if name in _PARTS:
             return importlib.import_module(f"tfdist.{name}")
-        if name in __all__ or name in _WITH_KERAS:
-            for place in [_WITH_KERAS[name]] if name in _WITH_KERAS else _MODULES:
-                found = vars(importlib.import_module(f"tfdist.{place}"))
+        if name in __all__ or name in _CALLBACKS:
+            for module in ("api", "api_collectives", "api_ddl", "api_updates", "ddl_keras"):
+                found = vars(importlib.import_module(f"tfdist.{module}"))
                 if name in found:
                     globals()[name] = found[name]
                     return found[name]
@@ -83,7 +45,7 @@ else:
         raise AttributeError(no_attribute(name, __all__), name=name)
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__, *_WITH_KERAS, *_PARTS})
+        return sorted({*globals(), *__all__, *_CALLBACKS, *_PARTS})
 
 
 __version__ = "0.1.0"
