@@ -14,8 +14,7 @@ from tfdist.graph import job
 from tfdist.graph.graph_state import make_state
 from tfdist.start import process
 from tfdist.updates.larc import Larc, Mode, set_larc
-from tfdist.updates.learning_rate import Rule
-from tfdist.updates.learning_rate import scaled as learning_rate_of_all
+from tfdist.updates.learning_rate import Rule, factor, warmed
 
 _process = process()
 _job = _process.job
@@ -141,7 +140,11 @@ def scale_learning_rate(learning_rate: Any, rule: Rule = "linear", warmup_steps:
       >>> tfdist.scale_learning_rate(0.1) == 0.1 * tfdist.size()
       True
     """
-    return learning_rate_of_all(learning_rate, _world.size, rule, warmup_steps)
+    scale = factor(_world.size, rule, warmup_steps)
+    if warmup_steps == 0 or _world.size == 1:
+        return learning_rate * scale
+    step = tf.cast(tf.compat.v1.train.get_or_create_global_step(), tf.float32)
+    return learning_rate * warmed(scale, step, warmup_steps, tf.minimum)
 
 
 def larc(

@@ -15,7 +15,7 @@ from tfdist.compat.variables import MOVED, native, note
 from tfdist.graph.job import Job
 from tfdist.hooks.patches import Patches, before
 from tfdist.training.steps import Steps
-from tfdist.updates.conditional import due_of, if_due, move_each_step
+from tfdist.updates.conditional import move_if_due
 from tfdist.updates.local_sgd import moves
 
 
@@ -32,11 +32,7 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
                 for variable in averaged:
                     moves(native(variable), self.average(variable))
             return result
-        due = due_of(averaged)
-        if due is None:
-            move_each_step(averaged)
-            return original(self, var_list)
-        return if_due(due, lambda: original(self, var_list))
+        return move_if_due(averaged, lambda: original(self, var_list))
 
     patches.replace_everywhere(moving_averages, "assign_moving_average", moved, ("variable",))
     patches.replace(moving_averages.ExponentialMovingAverage, "apply", apply, ("self", "var_list"))

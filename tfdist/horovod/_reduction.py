@@ -99,8 +99,8 @@ class GradientReduction:
         due = held.all_due()
         if due is None:
             return call()
-        keys = [variable_key(variable) for gradient, variable in pairs if gradient is not None]
-        return update_if(due, keys, call, name, "backward_passes_per_step")
+        trained = [variable for gradient, variable in pairs if gradient is not None]
+        return update_if(due, trained, call, name, "backward_passes_per_step")
 
     def reduced(self, pairs: Pairs, held: Accumulation | None = None) -> list[tuple[Any, Any]]:
         """Return the pairs with reduced gradients. Collective: the process set's ranks.

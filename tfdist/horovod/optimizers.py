@@ -149,7 +149,7 @@ def DistributedOptimizer(
         raise ValueError("op=hvd.Adasum is for optimizers of tf.compat.v1.train: use hvd.Average or such an optimizer")
     if not (hasattr(optimizer, "apply_gradients") or hasattr(optimizer, "apply")):
         raise ValueError(f"{optimizer!r} is no optimizer of TensorFlow, Keras 3 or tf_keras")
-    wrap(optimizer, reduction)
+    wrap(optimizer, reduction.update)
     reduction.begin()
     object.__setattr__(optimizer, "register_local_var", reduction.register_local_var)
     return optimizer

@@ -3,14 +3,14 @@ steps that are updates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.compat.graphs import control_flow, control_flow_around
 from tfdist.graph.conditions import do_if
-from tfdist.graph.graph_state import make_state, state_of
+from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job
 from tfdist.graph.markers import variable_key
 from tfdist.updates.pipeline import GoOn, Stage, Update
@@ -35,19 +35,16 @@ class ConditionalUpdates(Stage):
     def update(self, update: Update, go_on: GoOn) -> Any:
         if update.due is None:
             return go_on(update)
-        keys, why = [variable_key(variable) for variable in update.trained], self._job.switches.settings.not_each_step
-        inside = update.with_(name=f"{update.name}/update")
-        return update_if(update.due, keys, lambda: go_on(inside), update.name, why)
+        inside, why = update.with_(name=f"{update.name}/update"), self._job.switches.settings.not_each_step
+        return update_if(update.due, update.trained, lambda: go_on(inside), update.name, why)
 
 
-def update_if(
-    due: tf.Tensor, keys: Sequence[Hashable | None], call: Callable[[], Any], name: str | None, why: str
-) -> Any:
+def update_if(due: tf.Tensor, trained: Iterable[Any], call: Callable[[], Any], name: str | None, why: str) -> Any:
     """Apply gradients only in the steps in which the update is due.
 
     Args:
       due: bool tensor: whether the update is due.
-      keys: keys of the variables.
+      trained: variables that it updates.
       call: function that builds or executes the update.
       name: name of the returned operation.
       why: setting because of which some steps are not updates.
@@ -58,13 +55,14 @@ def update_if(
     if tf.executing_eagerly():
         return call() if due else None
     state = make_state(tf.compat.v1.get_default_graph())
-    if state.moved.intersection(keys):
+    keys = {variable_key(variable) for variable in trained} - {None}
+    if state.moved & keys:
         raise RuntimeError(_MOVED.format(why))
-    state.due.update({key: due for key in keys if key is not None})
-    return if_due(due, call, name)
+    state.due.update(dict.fromkeys(keys, due))
+    return _if_due(due, call, name)
 
 
-def if_due(due: tf.Tensor, call: Callable[[], Any], name: str | None = None) -> Any:
+def _if_due(due: tf.Tensor, call: Callable[[], Any], name: str | None = None) -> Any:
     """Build the operations of ``call`` inside a condition. See ``update_if``."""
     graph = tf.compat.v1.get_default_graph()
     scope = graph.get_name_scope()
@@ -98,19 +96,21 @@ def if_due(due: tf.Tensor, call: Callable[[], Any], name: str | None = None) -> 
     return result
 
 
-def due_of(variables: Sequence[Any]) -> tf.Tensor | None:
-    """Return a bool tensor: whether this step updates the variables of the current graph; None if each step does."""
-    state = state_of(tf.compat.v1.get_default_graph())
-    if state is None or not state.due:
-        return None
-    return next((state.due[key] for v in variables if (key := variable_key(v)) in state.due), None)
+def move_if_due(variables: Sequence[Any], move: Callable[[], Any]) -> Any:
+    """Build moving averages of variables, which move in the steps that update the variables.
 
+    Without an update before them they move in each step. A later update in some steps only is then refused.
 
-def move_each_step(variables: Sequence[Any]) -> None:
-    """Note that moving averages of variables are built in the current graph, before any update of the variables."""
-    make_state(tf.compat.v1.get_default_graph()).moved.update(
-        key for v in variables if (key := variable_key(v)) is not None
-    )
+    Args:
+      variables: the variables.
+      move: function that builds the moving averages.
+    """
+    state, keys = make_state(tf.compat.v1.get_default_graph()), [variable_key(variable) for variable in variables]
+    due = next((state.due[key] for key in keys if key in state.due), None)
+    if due is not None:
+        return _if_due(due, move)
+    state.moved.update(key for key in keys if key is not None)
+    return move()
 
 
 def value_now(variable: Any) -> tf.Tensor:

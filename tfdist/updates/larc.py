@@ -16,6 +16,7 @@ The gradients are averages, or depend on marks behind which averages are put lat
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -78,6 +79,11 @@ class Larc:
         pairs = zip(gradients, variables, strict=True)
         return [gradient if gradient is None else self._scaled(gradient, v, learning_rate) for gradient, v in pairs]
 
+    def pairs(self, pairs: Sequence[tuple[Any, Any]], learning_rate: Any) -> list[tuple[Any, Any]]:
+        """Return pairs of gradients and variables with scaled gradients; see ``gradients``."""
+        variables = [variable for _, variable in pairs]
+        return list(zip(self.gradients([g for g, _ in pairs], variables, learning_rate), variables, strict=True))
+
     def _scaled(self, gradient: Any, variable: Any, learning_rate: Any) -> Any:
         weight_norm, gradient_norm = _norm(tf.convert_to_tensor(variable)), _norm(_entries(gradient))
         factor = self.eta * weight_norm / (gradient_norm + tf.cast(self.epsilon, gradient_norm.dtype))
@@ -123,12 +129,10 @@ def set_larc(optimizer: Any, larc: Larc, learning_rate: Any = None) -> None:
     else:
 
         def apply_gradients(grads_and_vars: Any, global_step: Any = None, name: Any = None) -> Any:
-            pairs = list(grads_and_vars)
-            gradients, variables = [g for g, _ in pairs], [v for _, v in pairs]
             own = rate(optimizer) if learning_rate is None else learning_rate
-            scaled = larc.gradients(gradients, variables, own() if callable(own) else own)
+            scaled = larc.pairs(list(grads_and_vars), own() if callable(own) else own)
             apply = type(optimizer).apply_gradients  # the present one: hooks come and go
-            return apply(optimizer, zip(scaled, variables, strict=True), global_step, name)
+            return apply(optimizer, scaled, global_step, name)
 
         optimizer.apply_gradients = apply_gradients
     for one in innermost(optimizer):
@@ -157,16 +161,19 @@ def scale_updates(optimizer: Any, larc: Callable[[], Larc | None]) -> None:
         if not hasattr(one, _UPDATE):
             raise RuntimeError(f"this Keras has no {type(one).__name__}.{_UPDATE}: LARC needs another version")
         if _UPDATE not in vars(one):
-            setattr(one, _UPDATE, _scaling(getattr(one, _UPDATE), larc))
+            setattr(one, _UPDATE, functools.partial(_update, larc, getattr(one, _UPDATE)))
 
 
-def _scaling(update: Callable[..., Any], larc: Callable[[], Larc | None]) -> Callable[..., Any]:
-    def scaled_update(grads: Any, trainable_variables: Any, learning_rate: Any) -> Any:
-        how = larc()
-        scaled = grads if how is None else how.gradients(grads, trainable_variables, learning_rate)
-        return update(scaled, trainable_variables, learning_rate)
-
-    return scaled_update
+def _update(
+    larc: Callable[[], Larc | None],
+    update: Callable[..., Any],
+    grads: Any,
+    trainable_variables: Any,
+    learning_rate: Any,
+) -> Any:
+    how = larc()
+    scaled = grads if how is None else how.gradients(grads, trainable_variables, learning_rate)
+    return update(scaled, trainable_variables, learning_rate)
 
 
 class LarcOfSettings(Stage):
@@ -195,8 +202,7 @@ class LarcOfSettings(Stage):
                 f"{name}, but the learning rate of {kind} cannot be read: use tfdist.larc with the same "
                 "learning_rate, or larc=scale, which needs none"
             )
-        scaled = larc.gradients([g for g, _ in update.pairs], [v for _, v in update.pairs], learning_rate)
-        return go_on(update.with_(pairs=list(zip(scaled, [v for _, v in update.pairs], strict=True))))
+        return go_on(update.with_(pairs=larc.pairs(update.pairs, learning_rate)))
 
     def _larc(self) -> Larc | None:
         settings, rewrites = self._job.switches.settings, self._job.switches.rewrites

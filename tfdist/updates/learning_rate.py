@@ -38,14 +38,3 @@ def warmed(scale: float, step: Any, warmup_steps: float, minimum: Callable[[Any,
       minimum: function that returns the smaller one of two values.
     """
     return 1.0 + (scale - 1.0) * minimum(step / warmup_steps, 1.0) if warmup_steps else scale
-
-
-def scaled(learning_rate: Any, size: int, rule: Rule, warmup_steps: int) -> Any:
-    """Return the scaled learning rate; see ``tfdist.scale_learning_rate``."""
-    scale = factor(size, rule, warmup_steps)
-    if warmup_steps == 0 or size == 1:
-        return learning_rate * scale
-    import tensorflow as tf
-
-    step = tf.cast(tf.compat.v1.train.get_or_create_global_step(), tf.float32)
-    return learning_rate * warmed(scale, step, warmup_steps, tf.minimum)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 from tfdist.compat.optimizers import tree
 from tfdist.core.log import announce
@@ -11,23 +11,18 @@ from tfdist.graph.job import Job
 from tfdist.updates.pipeline import GoOn, Pairs, Stage, Update
 
 _ATTRIBUTE = "_tfdist_reduction"
+# Reduces the gradients, and calls the second argument with them and the name, in the steps that are updates.
+Reduction = Callable[[Pairs, Callable[[Pairs, str | None], Any], str | None], Any]
 
 
-class WrappedReduction(Protocol):
-    """Reduction with which a script has wrapped an optimizer."""
-
-    def update(self, pairs: Pairs, apply: Callable[[Pairs, str | None], Any], name: str | None = None) -> Any:
-        """Reduce the gradients and call ``apply`` with them and the name, in the steps that are updates."""
-
-
-def wrap(optimizer: Any, reduction: WrappedReduction) -> None:
+def wrap(optimizer: Any, reduction: Reduction) -> None:
     """Reduce the gradients of an optimizer of Keras 3 or tf_keras with ``reduction``."""
     object.__setattr__(optimizer, _ATTRIBUTE, reduction)  # Keras's __setattr__ would search the value for variables
 
 
-def reduction_of(optimizer: Any) -> WrappedReduction | None:
+def reduction_of(optimizer: Any) -> Reduction | None:
     """Return the reduction of an optimizer, or of an optimizer inside it; None if there is none."""
-    found: Iterator[WrappedReduction | None] = (getattr(one, _ATTRIBUTE, None) for one in tree(optimizer))
+    found = (getattr(one, _ATTRIBUTE, None) for one in tree(optimizer))
     return next((one for one in found if one is not None), None)
 
 
@@ -50,7 +45,7 @@ class WrappedOptimizers(Stage):
             return update.call(update.pairs, update.name)
         reduction = reduction_of(optimizer)
         if reduction is not None:
-            return reduction.update(update.pairs, update.call, update.name)
+            return reduction(update.pairs, update.call, update.name)
         if self._job.world.size > 1 and not switches.wrapped and not self._said:
             self._said = True
             announce(

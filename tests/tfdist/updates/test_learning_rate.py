@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tfdist.updates import learning_rate
+import tfdist
 
 
-class TestLearningRate:
-    def test_refusals(self) -> None:
-        with pytest.raises(ValueError, match="'linear', 'sqrt'"):
-            learning_rate.scaled(0.1, 2, "cubic", 0)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="warmup_steps=-1"):
-            learning_rate.scaled(0.1, 2, "linear", -1)
+def test_refusals() -> None:
+    with pytest.raises(ValueError, match="'linear', 'sqrt'"):
+        tfdist.scale_learning_rate(0.1, "cubic")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="warmup_steps=-1"):
+        tfdist.scale_learning_rate(0.1, warmup_steps=-1)
