@@ -187,8 +187,10 @@ MUTANTS = (
     Mutant(
         "a call goes on where a block is due", "updates/_local_sgd_step.py", "if reached != [position]", "local_sgd"
     ),
-    Mutant("moving averages stay", "updates/_block_end.py", "*state.moving,", "cases_block_ends", new=""),
-    Mutant("Keras's moving averages stay", "updates/local_sgd.py", "state.statistics += map(", "cases_block_ends"),
+    Mutant("moving averages stay", "updates/_block_end.py", ", *state.moving", "cases_block_ends", new=""),
+    Mutant(
+        "Keras's moving averages stay", "updates/_local_sgd_step.py", "state.statistics += map(", "cases_block_ends"
+    ),
     Mutant("garbage is a difference", "updates/local_sgd.py", "gc.collect()", "cases_block_ends", new="pass"),
     Mutant("a state of other blocks is loaded as it is", "hooks/checkpoints.py", '"load_own_variables"', "block_ends"),
     Mutant("a scale is ignored", "updates/bmuf.py", "if settings.block_scale:", "diloco", new="if False:"),

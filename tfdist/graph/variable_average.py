@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -23,10 +24,10 @@ class VariableAverage:
     Collective: all ranks, with the same names, dtypes and shapes.
 
     Args:
-      specs: dtypes and shapes of the arrays, in the same order on all ranks: first changes of variables, then whole
-        values.
-      changes: number of changes. They travel in ``format``, and the values behind them unchanged.
-      names: names of the variables.
+      fragment: number of the fragment of variables whose changes are averaged.
+      changed: these variables, in the same order on all ranks. Their changes travel in ``format``.
+      whole: variables whose values are averaged, and travel unchanged.
+      names: names of the changed and the whole variables.
       format: format of the changes.
       job: the ranks and settings.
       place: distinguishes this average from others of the same variables; empty if there are none.
@@ -34,13 +35,16 @@ class VariableAverage:
       deferred: True if the results are taken some steps later.
 
     Attributes:
+      fragment: number of the fragment.
+      whole: variables whose values are averaged.
       collective: collective of the exchanges.
     """
 
     def __init__(
         self,
-        specs: Sequence[tf.TensorSpec],
-        changes: int,
+        fragment: int,
+        changed: Sequence[Any],
+        whole: Sequence[Any],
         names: Sequence[str],
         format: Format,
         job: Job,
@@ -48,6 +52,8 @@ class VariableAverage:
         settings: str,
         deferred: bool,
     ) -> None:
+        self.fragment, self.whole, changes = fragment, whole, len(changed)
+        specs = [tf.TensorSpec(v.shape, v.dtype.base_dtype) for v in [*changed, *whole]]
         shown, number = plan_names(names)
         self._parts: list[Part] = []
         for first, last, how in ((0, changes, format), (changes, len(specs), PLAIN)):
@@ -60,7 +66,6 @@ class VariableAverage:
         self.collective.deferred = deferred
         self._dtypes = [spec.dtype.as_numpy_dtype for spec in specs]
         self._job = job
-        self._settled = 0  # step after which ``take_lost`` was called
 
     def begin(self, values: Sequence[np.ndarray]) -> None:
         """Start the exchanges, on another thread. ``results`` waits for their ends."""
@@ -95,10 +100,10 @@ class VariableAverage:
         return [mean.astype(dtype, copy=False) for (mean,), dtype in zip(means, self._dtypes, strict=True)]
 
     @property
-    def keeps_back(self) -> bool:
-        """Whether the last exchanges have lost something by rounding; the same on all ranks."""
+    def rounds(self) -> bool:
+        """Whether exchanges lose something by rounding, which a rank keeps back; the same on all ranks."""
         rounds = any(getattr(exchange, "has_rest", False) for exchange in self.collective.exchanges)
-        return rounds and len(self._job.world.topology.nodes) > 1 and self.collective.step > self._settled
+        return rounds and len(self._job.world.topology.nodes) > 1
 
     def take_lost(self) -> list[np.ndarray]:
         """Take what rounding has lost on this rank: the sum over the ranks is what the last means lack.
@@ -106,7 +111,6 @@ class VariableAverage:
         Returns:
           For each value, float32 [elements].
         """
-        self._settled = self.collective.step
         found = []
         for exchange, part in zip(self.collective.exchanges, self._parts, strict=True):
             assert isinstance(exchange, AllReduce)

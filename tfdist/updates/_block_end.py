@@ -105,7 +105,7 @@ def land(steps: Steps, session: Any, state: LocalSGDState) -> None:
     flying, state.in_flight = state.in_flight, None
     assert flying is not None
     end = BlockEnd(steps, session, state, state.fragments[flying.fragment], flying.whole)
-    end.merge(flying.average.results(), delayed=True)
+    end.merge(flying.results(), delayed=True)
     end.store()
 
 
@@ -119,8 +119,7 @@ def cut_off(steps: Steps, session: Any, state: LocalSGDState) -> None:
         land(steps, session, state)
     job, rule, numbers = steps.job, state.rule, range(len(state.variables))
     lost = {n: job.world.size * rest.reshape(state.variables[n].shape) for n, rest in state.take_lost().items()}
-    whole = [*state.statistics, *state.moving, *(slot.variable for slot in state.slots if rule.state == "average")]
-    end = BlockEnd(steps, session, state, numbers, whole)
+    end = BlockEnd(steps, session, state, numbers, [*state.averaged_whole, *state.moving])
     if end.value(state.position) > 0:
         brought = [own + lost.get(n, 0) for n, own in enumerate(end.brought())]
         end.merge([mean_of_ranks(own, job) for own in brought])

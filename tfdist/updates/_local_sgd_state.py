@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -23,22 +23,6 @@ from tfdist.variables.replica_variables import starts_from
 
 _MOVING = "_tfdist_moving_averages"  # attribute of a trained variable: list of weak references
 Make = Callable[[str, Sequence[int], Any, float], Any]
-
-
-class InFlight(NamedTuple):
-    """An exchange of a fragment that was begun after a step, and that a later step will use.
-
-    Attributes:
-      fragment: number of the fragment.
-      position: position in the block when it was begun.
-      average: the exchange.
-      whole: variables whose values are averaged with the fragment.
-    """
-
-    fragment: int
-    position: int
-    average: VariableAverage
-    whole: Sequence[Any]
 
 
 class LocalSGDState:
@@ -63,7 +47,9 @@ class LocalSGDState:
       fragments: positions of the variables of each fragment.
       statistics: moving statistics, which a block's end sets to the mean over the ranks.
       slots: the optimizer's own variables that a block's end averages or resets.
-      in_flight: exchange that was begun and whose result is not merged yet; None if there is none.
+      averages: averages of the fragments' changes, the last one that was built by its collective.
+      in_flight: average that was begun and whose result is not merged yet; None if there is none.
+      in_flight_since: position in the block when it was begun.
       reached: positions, in the present call, after which something is exchanged or merged.
       taken_over: True if another optimizer trains these variables now.
     """
@@ -95,10 +81,17 @@ class LocalSGDState:
             starts_from(variable, start)
         self.statistics: list[Any] = []
         self.slots: list[Slot] = []
-        self.in_flight: InFlight | None = None
+        self.averages: dict[Collective, VariableAverage] = {}
+        self.in_flight: VariableAverage | None = None
+        self.in_flight_since = 0
         self.reached: list[int] = []
         self.taken_over = False
-        self._averages: dict[Collective, tuple[int, VariableAverage]] = {}
+        self._settled: dict[Collective, int] = {}  # step after which what was lost was taken
+
+    @property
+    def averaged_whole(self) -> list[Any]:
+        """Variables whose values each exchange of the last fragment averages."""
+        return [*self.statistics, *(slot.variable for slot in self.slots if self.rule.state == "average")]
 
     @property
     def moving(self) -> list[Any]:
@@ -126,25 +119,27 @@ class LocalSGDState:
         numbers = sum(v.shape.num_elements() or 0 for v in self.variables)
         told = f"step {position} of the block of {numberless(self.names[0])}{more}, {numbers} numbers"
         if self.in_flight is not None:
-            told += f", fragment {self.in_flight.fragment} travels since step {self.in_flight.position}"
+            told += f", fragment {self.in_flight.fragment} travels since step {self.in_flight_since}"
         return told + (", with rounding errors" if self.keeps_back else "")
 
-    def add(self, fragment: int, average: VariableAverage) -> VariableAverage:
-        """Return the average of a fragment's changes with the same collective; ``average`` becomes it if it is new."""
-        return self._averages.setdefault(average.collective, (fragment, average))[1]
+    @property
+    def _rounded(self) -> list[VariableAverage]:
+        """Averages that have lost something by rounding since it was taken; the same on all ranks."""
+        known = self.averages.values()
+        return [a for a in known if a.rounds and a.collective.step > self._settled.get(a.collective, 0)]
 
     @property
     def keeps_back(self) -> bool:
         """Whether the last exchanges have lost something by rounding; the same on all ranks."""
-        return any(average.keeps_back for _, average in self._averages.values())
+        return bool(self._rounded)
 
     def take_lost(self) -> dict[int, np.ndarray]:
         """Take what rounding has lost on this rank: float32 [elements] by the positions of the variables."""
         found: dict[int, np.ndarray] = {}
-        for fragment, average in self._averages.values():
-            if average.keeps_back:
-                for position, lost in zip(self.fragments[fragment], average.take_lost(), strict=False):
-                    found[position] = found.get(position, 0) + lost
+        for average in self._rounded:
+            self._settled[average.collective] = average.collective.step
+            for position, lost in zip(self.fragments[average.fragment], average.take_lost(), strict=False):
+                found[position] = found.get(position, 0) + lost
         return found
 
 

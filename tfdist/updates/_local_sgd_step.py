@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdist.compat import optimizers
 from tfdist.compat import variables as tf_variables
 from tfdist.compat.graphs import is_of_function
 from tfdist.core.settings import CONFIGURABLE
@@ -28,8 +29,9 @@ from tfdist.graph.variable_average import VariableAverage
 from tfdist.training.shared_variables import SharedVariables
 from tfdist.training.steps import Steps
 from tfdist.transport.interfaces import Group
+from tfdist.updates import _optimizer_state
 from tfdist.updates._block_end import BlockEnd, land, position_of
-from tfdist.updates._local_sgd_state import InFlight, LocalSGDState
+from tfdist.updates._local_sgd_state import LocalSGDState
 from tfdist.updates.bmuf import BlockSettings
 from tfdist.updates.conditional import value_now
 
@@ -81,7 +83,7 @@ class LocalSGDStep:
         self._reached = state.reached
         self._rule = rule
         self._made = _made_by(steps.job)
-        self._exchanges: list[tuple[VariableAverage, list[Any]]] = []  # of fragments, with their whole variables
+        self._exchanges: list[VariableAverage] = []  # of the fragments
         state.statistics = _statistics(steps.variables, state)
 
     @property
@@ -90,30 +92,32 @@ class LocalSGDStep:
         assert state is not None  # TensorFlow does not call a function whose variables are gone
         return state
 
-    def around(self, apply: Callable[[], Any], applied: Callable[[], None]) -> Any:
+    def around(self, apply: Callable[[], Any], optimizer: Any) -> Any:
         """Build the optimizer's update in a block.
 
         Args:
           apply: function that builds the optimizer's update and returns its result.
-          applied: function that is called after ``apply``.
+          optimizer: the optimizer. It has its own variables after ``apply``.
 
         Returns:
           In a session's graph an operation that runs all of this; else the result of ``apply``.
         """
+        state, rule = self._state, self._rule
         with tf.control_dependencies([self._keep()]):
             result = apply()
-        applied()
+        state.statistics += map(tf_variables.native, optimizers.moving_averages(optimizer))
+        state.slots = _optimizer_state.slots(optimizer, rule.state, state.variables, state.made, self._job)
         built = [] if result is None else [result]
         with tf.control_dependencies(built if function_state.in_session() else []):
             counted = self._count()
-        self._exchanges = [self._exchange(number) for number in range(self._rule.fragments)]
+        self._exchanges = [self._exchange(number) for number in range(rule.fragments)]
         graph = tf.compat.v1.get_default_graph()
         if not function_state.in_session():
             for outer in function_state.around(graph):
                 outer.blocks.append(self)
             return result
         of_graph, ends = make_state(graph), [counted]
-        for average, _ in self._exchanges:
+        for average in self._exchanges:
             with tf.control_dependencies(ends[-1:]):
                 ends.append(tf.no_op())
             of_graph.add_op(ends[-1], average.collective)
@@ -157,15 +161,14 @@ class LocalSGDStep:
             due &= tf.equal(past, 0) | tf.equal(past, rule.delay)
         return do_if(due, noted)
 
-    def _exchange(self, number: int) -> tuple[VariableAverage, list[Any]]:
+    def _exchange(self, number: int) -> VariableAverage:
         """Make the average of what a fragment's block has changed; the last one also averages whole variables."""
-        state, job, rule, whole = self._state, self._job, self._rule, []
-        if number == rule.fragments - 1:
-            whole = [*state.statistics, *(slot.variable for slot in state.slots if rule.state == "average")]
-        own = state.fragments[number]
+        state, job, rule, own = self._state, self._job, self._rule, self._state.fragments[number]
+        whole = state.averaged_whole if number == rule.fragments - 1 else []
         average = VariableAverage(
-            [tf.TensorSpec(v.shape, v.dtype.base_dtype) for v in [*(state.variables[n] for n in own), *whole]],
-            len(own),
+            number,
+            [state.variables[n] for n in own],
+            whole,
             [*(state.names[n] for n in own), *map(_name, whole)],
             FORMATS[job.switches.settings.compression],
             job,
@@ -173,7 +176,8 @@ class LocalSGDStep:
             f"blocks: {rule}",
             deferred=rule.delay > 0,
         )
-        return state.add(number, average), whole
+        state.averages[average.collective] = average
+        return average
 
     def before(self) -> None:
         """Check that this place still trains its variables in the same way, before a call of a function.
@@ -208,16 +212,16 @@ class LocalSGDStep:
                 f"block_fragments (now {rule.between}) and block_delay (now {rule.delay}) be multiples of the steps of "
                 "one call (steps_per_execution, or a loop in the function)"
             )
-        if state.in_flight is not None and state.in_flight.position == position - rule.delay:
+        if state.in_flight is not None and state.in_flight_since == position - rule.delay:
             land(self._steps, session, state)
         if rule.streams and position % rule.between:
             return
         number = (position // rule.between - 1) % rule.fragments
-        average, whole = self._exchanges[number]
-        end = BlockEnd(self._steps, session, state, state.fragments[number], whole)
+        average = self._exchanges[number]
+        end = BlockEnd(self._steps, session, state, state.fragments[number], average.whole)
         if rule.delay:
             average.begin(end.brought())
-            state.in_flight = InFlight(number, position, average, whole)
+            state.in_flight, state.in_flight_since = average, position
             return
         end.merge(average.now(end.brought()))
         if not rule.streams:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from tfdist.compat import optimizers
 from tfdist.compat.variables import native
 from tfdist.core.log import announce
 from tfdist.graph import function_state
+from tfdist.graph.job import Job, alone
 
 
 class Slot(NamedTuple):
@@ -28,7 +30,7 @@ class Slot(NamedTuple):
     initial: Any
 
 
-def slots(optimizer: Any, state: str, trained: Sequence[Any], others: Sequence[Any]) -> list[Slot]:
+def slots(optimizer: Any, state: str, trained: Sequence[Any], others: Sequence[Any], job: Job) -> list[Slot]:
     """Return the optimizer's variables that a block's end resets or averages.
 
     Args:
@@ -36,16 +38,17 @@ def slots(optimizer: Any, state: str, trained: Sequence[Any], others: Sequence[A
       state: ``reset``, ``average`` or ``keep``.
       trained: variables that the optimizer was built for.
       others: variables that blocks have added to the optimizer.
+      job: the ranks and settings.
 
     Raises:
       RuntimeError: the state cannot be reset, because its initial value is unknown.
     """
     if state == "keep":
         return []
-    return [slot for one in optimizers.innermost(optimizer) for slot in _slots(one, state, trained, others)]
+    return [slot for one in optimizers.innermost(optimizer) for slot in _slots(one, state, trained, others, job)]
 
 
-def _slots(optimizer: Any, state: str, trained: Sequence[Any], others: Sequence[Any]) -> list[Slot]:
+def _slots(optimizer: Any, state: str, trained: Sequence[Any], others: Sequence[Any], job: Job) -> list[Slot]:
     every = optimizers.own_variables(optimizer)
     left_out = {id(native(v)) for v in others} | {id(v) for v in optimizers.not_state(optimizer)}
     chosen = [n for n, v in enumerate(every) if id(v) not in left_out]
@@ -56,8 +59,9 @@ def _slots(optimizer: Any, state: str, trained: Sequence[Any], others: Sequence[
     if function_state.in_session():
         beginnings = {n: _uniform(_constant(every[n].initial_value.op)) for n in chosen}
     else:
-        _say_biased(optimizer)
-        beginnings = _of_new_ones(optimizer, optimizers.trained_by(optimizer) or trained)
+        if hasattr(optimizer, "beta_2"):
+            _say_biased(type(optimizer).__name__)
+        beginnings = _of_new_ones(optimizer, optimizers.trained_by(optimizer) or trained, job)
     for n in chosen:
         if beginnings.get(n) is None:
             raise RuntimeError(
@@ -67,7 +71,7 @@ def _slots(optimizer: Any, state: str, trained: Sequence[Any], others: Sequence[
     return [Slot(every[n], beginnings[n]) for n in chosen]
 
 
-def _of_new_ones(optimizer: Any, trained: Sequence[Any]) -> dict[int, Any]:
+def _of_new_ones(optimizer: Any, trained: Sequence[Any], job: Job) -> dict[int, Any]:
     """Return how the variables of an optimizer begin, by their positions; None for other beginnings than of ``Slot``.
 
     Two new optimizers with the same configuration are built for tiny variables. A variable that has the same number in
@@ -86,7 +90,8 @@ def _of_new_ones(optimizer: Any, trained: Sequence[Any]) -> dict[int, Any]:
         values = [tf.fill([1] * len(v.shape), _different(n)) for n, v in zip(numbers, trained, strict=True)]
         values = [tf.cast(value, native(v).dtype) for value, v in zip(values, trained, strict=True)]
         new = type(optimizer).from_config(optimizer.get_config())
-        new.build([kind(value, dtype=v.dtype, name="one") for value, v in zip(values, trained, strict=True)])
+        with alone(job, "the beginning of an optimizer's state"):  # nothing is added to these optimizers
+            new.build([kind(value, dtype=v.dtype, name="one") for value, v in zip(values, trained, strict=True)])
         return [v.numpy() for v in values], [v.numpy() for v in optimizers.own_variables(new)]
 
     # In another thread, because a function that this thread traces would capture the new variables.
@@ -125,14 +130,10 @@ def _uniform(value: Any) -> Any:
     return array.flat[0] if array.size and np.all(array == array.flat[0]) else None
 
 
-_told: set[str] = set()
-
-
-def _say_biased(optimizer: Any) -> None:
-    name = type(optimizer).__name__
-    if hasattr(optimizer, "beta_2") and name not in _told:
-        _told.add(name)
-        announce(
-            f"block_state=reset: {name} of Keras corrects its moments by its number of steps, which is not reset. So a "
-            "block's first steps are up to three times as long as usual. block_state=keep or average avoid this"
-        )
+@functools.cache
+def _say_biased(name: str) -> None:
+    """Log once for each kind of optimizer that a reset makes its moments too large."""
+    announce(
+        f"block_state=reset: {name} of Keras corrects its moments by its number of steps, which is not reset. So a "
+        "block's first steps are up to three times as long as usual. block_state=keep or average avoid this"
+    )

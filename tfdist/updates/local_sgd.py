@@ -10,12 +10,12 @@ import contextlib
 import functools
 import gc
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist.compat import eager, optimizers
+from tfdist.compat import eager
 from tfdist.compat.variables import native, value
 from tfdist.core import exclusions
 from tfdist.core.log import announce
@@ -25,7 +25,7 @@ from tfdist.graph.gradient_average import reducer_of
 from tfdist.graph.markers import variable_key, variable_name
 from tfdist.training.steps import Steps
 from tfdist.transport import agreement
-from tfdist.updates import _local_sgd_state, _optimizer_state
+from tfdist.updates import _local_sgd_state
 from tfdist.updates._block_end import cut_off, position_of
 from tfdist.updates._local_sgd_state import LocalSGDState
 from tfdist.updates._local_sgd_state import moves as moves
@@ -57,9 +57,10 @@ class LocalSGD(Stage):
         self._job = steps.job
         self._steps = steps
         self._states: weakref.WeakKeyDictionary[Any, LocalSGDState] = weakref.WeakKeyDictionary()
-        # Also states of optimizers that are gone: a block that is open must be ended, and on all ranks.
+        # Also states of optimizers that are gone: a block that is open must be ended, and on all ranks. Without those
+        # whose variables another optimizer trains now.
         self._every: list[LocalSGDState] = []
-        self._building_for_nothing = self._told = self._used = False
+        self._told = self._used = False
         steps.moments.begins.append(self._forget_in_flight)
 
     def update(self, update: Update, go_on: GoOn) -> Any:
@@ -81,20 +82,13 @@ class LocalSGD(Stage):
             raise SettingsError(exclusions.LOCAL_AND_OWN_BEGINNING.told(sync, own))
         state = self._state(optimizer, update.pairs, rule)
         state.adopt(rule)
-        block = LocalSGDStep(self._steps, state, rule)
         changed = update.with_(in_block=True, reducer=OwnGradients(state, rule, reducer_of(job)))
-
-        def built() -> None:
-            state.statistics += map(native, optimizers.moving_averages(optimizer))
-            state.slots = _optimizer_state.slots(optimizer, rule.state, state.variables, state.made)
-
-        with self._quietly():
-            return block.around(lambda: go_on(changed), built)
+        return LocalSGDStep(self._steps, state, rule).around(lambda: go_on(changed), optimizer)
 
     def built(self, optimizer: Any, variables: Sequence[Any]) -> None:
         # Make the state's variables now: a checkpoint of the optimizer must contain them.
         rule = self._rule()
-        if rule is not None and len(variables) and not self._building_for_nothing and optimizer not in self._states:
+        if rule is not None and len(variables) and optimizer not in self._states:
             self._add(optimizer, variables, rule)
 
     def end(self) -> None:
@@ -131,7 +125,7 @@ class LocalSGD(Stage):
         """Return the states of a session's graph, or those outside sessions."""
         if session is not None:
             return _states_of(session.graph)
-        return [state for state in self._kept() if not state.taken_over]
+        return self._kept()
 
     def _end(self, sessions: Callable[[], Sequence[Any]], unless_different: bool = False) -> None:
         """End the open blocks there. The ranks compare first what is open."""
@@ -230,7 +224,7 @@ class LocalSGD(Stage):
     def _add(self, optimizer: Any, variables: Sequence[Any], rule: BlockSettings) -> None:
         keys = {variable_key(native(v)) for v in variables}
         for other in self._kept():
-            if other.taken_over or keys.isdisjoint(other.keys):
+            if keys.isdisjoint(other.keys):
                 continue
             done = int(value(other.position))
             if done > 0:
@@ -239,6 +233,7 @@ class LocalSGD(Stage):
                     "optimizer's block. Call tfdist.end_block() on all ranks before"
                 )
             other.taken_over = True
+            self._every.remove(other)
         state = self._states[optimizer] = _local_sgd_state.of_optimizer(optimizer, variables, rule)
         self._used = True
         self._every.append(state)
@@ -251,14 +246,6 @@ class LocalSGD(Stage):
         there = set(self._states.values())
         self._every = [s for s in self._every if s in there or value(s.position) > 0 or s.keeps_back]
         return list(self._every)
-
-    @contextlib.contextmanager
-    def _quietly(self) -> Iterator[None]:
-        self._building_for_nothing = True
-        try:
-            yield
-        finally:
-            self._building_for_nothing = False
 
 
 def _described(open_: _Open) -> list[str]:
