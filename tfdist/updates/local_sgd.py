@@ -282,7 +282,4 @@ def _of_graph(variables: Sequence[Any], rule: BlockSettings) -> LocalSGDState:
     return known[-1]
 
 
-@functools.cache
-def local_sgd_of(steps: Steps) -> LocalSGD:
-    """Return the ``LocalSGD`` of this process."""
-    return LocalSGD(steps)
+local_sgd_of = functools.cache(LocalSGD)  # the one of this process

@@ -8,7 +8,6 @@ from tfdist.training.steps import Steps
 from tfdist.updates.accumulation import Accumulations
 from tfdist.updates.conditional import ConditionalUpdates
 from tfdist.updates.divergence import DivergenceGuard
-from tfdist.updates.error_feedback import error_feedback_of
 from tfdist.updates.larc import LarcOfSettings
 from tfdist.updates.local_sgd import local_sgd_of
 from tfdist.updates.loss_scaling import loss_scaling_of
@@ -25,7 +24,7 @@ def pipeline_of(steps: Steps) -> Pipeline:
             WrappedOptimizers(job),  # with tfdist.horovod nothing is averaged automatically
             Accumulations(job),  # before the exchange, which counts the accumulated steps
             local_sgd_of(steps),  # a block surrounds the exchange, which it replaces, and all that sets its variables
-            Reduce(steps, error_feedback_of(steps).make_variables),
+            Reduce(steps),
             loss_scaling_of(steps),  # decides on averages, so that all ranks leave the same updates out
             ConditionalUpdates(job),
             DivergenceGuard(job),  # checks only updates that are applied

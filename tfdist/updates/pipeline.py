@@ -25,6 +25,7 @@ from tfdist.graph.step_sums import Accumulation
 from tfdist.graph.tensor_collectives import TensorCollectives
 from tfdist.training import gradient_rewrite
 from tfdist.training.steps import Steps
+from tfdist.updates.error_feedback import error_feedback_of
 
 _OVERWRITTEN = (
     "float8: what overwrites a variable is the largest value of the ranks. For gradients of outputs it is %d times "
@@ -153,12 +154,11 @@ class Reduce(Stage):
 
     Args:
       steps: objects around the training steps of this process.
-      after_build: function that is called when averages have been built in a graph.
     """
 
-    def __init__(self, steps: Steps, after_build: Callable[[], None]) -> None:
+    def __init__(self, steps: Steps) -> None:
         self._job, self._eager, self._variables = steps.job, steps.eager, steps.variables
-        self._after_build = after_build
+        self._feedback = error_feedback_of(steps)
         self._told: set[str] = set()
         self._together = TensorCollectives(steps.job, steps.job.world)
 
@@ -191,7 +191,7 @@ class Reduce(Stage):
         else:
             averages = gradient_rewrite.averaged(pairs, self._job, update.accumulation, update.reducer)
             gradient_rewrite.warn_of_condition(self._job)
-            self._after_build()
+            self._feedback.make_variables()
         if not update.in_block:
             self._say_rows(update)
         for n, average in zip(others, averages, strict=True):
