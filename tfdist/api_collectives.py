@@ -48,7 +48,6 @@ class Ranks:
         self.rank = self.ranks.index(_world.rank) if _world.rank in self.ranks else None
         self._group = _world.group(self.ranks) if self.rank is not None else None
         self._collectives = _collectives_of(self._group) if self._group else None
-        self._closed = False
 
     def close(self) -> None:
         """Release the MPI communicator of the group, which cannot be used any more. MPI has few communicators.
@@ -58,8 +57,8 @@ class Ranks:
 
         Collective: the ranks of the group, after all other collectives of the group. Does nothing on other ranks.
         """
-        if self._group is not None and not self._closed:
-            self._closed = True
+        if self._group is not None and self._collectives is not None:
+            self._collectives = None
             self._group.close()
 
 
@@ -241,8 +240,8 @@ def new_group(ranks: Sequence[int]) -> Ranks:
 def _collectives(group: Ranks | None) -> TensorCollectives:
     if group is None:
         return _of_all_ranks()
-    if group._closed:
-        raise RuntimeError(f"the group of ranks {', '.join(map(str, group.ranks))} was closed")
-    if group._collectives is None:
+    if group.rank is None:
         raise ValueError(f"rank {_world.rank} is not in the group of ranks {', '.join(map(str, group.ranks))}")
+    if group._collectives is None:
+        raise RuntimeError(f"the group of ranks {', '.join(map(str, group.ranks))} was closed")
     return group._collectives

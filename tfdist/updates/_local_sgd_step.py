@@ -32,6 +32,7 @@ from tfdist.transport.interfaces import Group
 from tfdist.updates import _optimizer_state
 from tfdist.updates._block_end import BlockEnd, land, position_of
 from tfdist.updates._local_sgd_state import LocalSGDState
+from tfdist.updates._optimizer_state import Slot
 from tfdist.updates.bmuf import BlockSettings
 from tfdist.updates.conditional import value_now
 
@@ -102,11 +103,13 @@ class LocalSGDStep:
         Returns:
           In a session's graph an operation that runs all of this; else the result of ``apply``.
         """
-        state, rule = self._state, self._rule
+        state, rule, slots = self._state, self._rule, list[Slot]()
         with tf.control_dependencies([self._keep()]):
             result = apply()
         state.statistics += map(tf_variables.native, optimizers.moving_averages(optimizer))
-        state.slots = _optimizer_state.slots(optimizer, rule.state, state.variables, state.made, self._job)
+        for one in optimizers.innermost(optimizer) if rule.state != "keep" else ():
+            slots += _optimizer_state.slots(one, rule.state, state.variables, state.made, self._job)
+        state.slots = slots
         built = [] if result is None else [result]
         with tf.control_dependencies(built if function_state.in_session() else []):
             counted = self._count()

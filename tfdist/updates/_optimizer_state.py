@@ -34,8 +34,8 @@ def slots(optimizer: Any, state: str, trained: Sequence[Any], others: Sequence[A
     """Return the optimizer's variables that a block's end resets or averages.
 
     Args:
-      optimizer: optimizer that has been built.
-      state: ``reset``, ``average`` or ``keep``.
+      optimizer: optimizer that has been built, and wraps no other.
+      state: ``reset`` or ``average``.
       trained: variables that the optimizer was built for.
       others: variables that blocks have added to the optimizer.
       job: the ranks and settings.
@@ -43,12 +43,6 @@ def slots(optimizer: Any, state: str, trained: Sequence[Any], others: Sequence[A
     Raises:
       RuntimeError: the state cannot be reset, because its initial value is unknown.
     """
-    if state == "keep":
-        return []
-    return [slot for one in optimizers.innermost(optimizer) for slot in _slots(one, state, trained, others, job)]
-
-
-def _slots(optimizer: Any, state: str, trained: Sequence[Any], others: Sequence[Any], job: Job) -> list[Slot]:
     every = optimizers.own_variables(optimizer)
     left_out = {id(native(v)) for v in others} | {id(v) for v in optimizers.not_state(optimizer)}
     chosen = [n for n, v in enumerate(every) if id(v) not in left_out]

@@ -161,31 +161,25 @@ class LocalSGD(Stage):
 
     def before_end(self) -> None:
         """Log, at the end of the program, that a block is open: each rank has other variables."""
-        if not self._used or self._told:
-            return
-        with contextlib.suppress(Exception), eager.mode():  # what TensorFlow has closed already cannot be read
-            done = max((done for *_, done in self._open(self._sessions())), default=0)
-            if done > 0:
-                announce(
-                    f"the program ends {done} steps after the ranks had the same values of all variables. Its last "
-                    "results are those of each rank alone. Call tfdist.end_block() on all ranks before"
-                )
+        with contextlib.suppress(Exception):  # what TensorFlow has closed already cannot be read
+            self._tell(self._sessions(), "the program ends", "Its last results are those of each rank alone", 1)
 
     def before_saving(self, session: Any = None) -> None:
         """Log, before a checkpoint is written, what it lacks: the other ranks' steps in an open block, or roundings."""
-        with eager.mode():
-            open_ = self._open([session])
-        if not open_ or self._told or self._job.switches.alone_depth:
+        if not self._job.switches.alone_depth:
+            self._tell([session], "a checkpoint is written", "It contains what this rank has alone")
+
+    def _tell(self, sessions: Sequence[Any], what: str, why: str, least: int = 0) -> None:
+        """Log once that blocks are open there, the longest for ``least`` steps or more."""
+        if self._told or not self._used:
             return
-        done = max(done for *_, done in open_)
-        self._told = True
-        lacks = f"while each rank keeps rounding errors of {self._job.switches.settings.compression}"
-        if done > 0:
-            lacks = f"{done} steps after the ranks had the same values of all variables"
-        announce(
-            f"a checkpoint is written {lacks}. It contains what this rank has alone. Call tfdist.end_block() on all "
-            "ranks before"
-        )
+        with eager.mode():
+            done = max((done for *_, done in self._open(sessions)), default=-1)
+        if done >= least:
+            self._told = True
+            state = f"{done} steps after the ranks had the same values of all variables"
+            rounding = f"while each rank keeps rounding errors of {self._job.switches.settings.compression}"
+            announce(f"{what} {state if done else rounding}. {why}. Call tfdist.end_block() on all ranks before")
 
     def _forget_in_flight(self, session: Any) -> None:
         """Drop what an earlier session of a graph has begun, before a session's first step."""
@@ -209,15 +203,13 @@ class LocalSGD(Stage):
             if optimizer not in self._states:
                 self._add(optimizer, getattr(optimizer, "_trainable_variables", None) or variables, rule)
         state = self._states[optimizer]
-        keys = {variable_key(native(v)) for v in variables}
-        if state.taken_over or not keys <= set(state.keys):
-            new = next(
-                (variable_name(v) for v in variables if variable_key(native(v)) not in state.keys), "its variables"
-            )
+        new = [variable_name(v) for v in variables if variable_key(native(v)) not in state.keys]
+        if state.taken_over or new:
             raise RuntimeError(
-                f"{type(optimizer).__name__} is to train {new} too, or again after another optimizer. With "
-                f"TFDIST_SYNC={self._job.switches.settings.sync} an optimizer must train the same variables from its "
-                "first step on, and no other optimizer may train them. Make an optimizer for each set of variables"
+                f"{type(optimizer).__name__} is to train {(new or state.names)[0]} too, or again after another "
+                f"optimizer. With TFDIST_SYNC={self._job.switches.settings.sync} an optimizer must train the same "
+                "variables from its first step on, and no other optimizer may train them. Make an optimizer for each "
+                "set of variables"
             )
         return state
 

@@ -23,7 +23,6 @@ from tfdist.core.log import announce, rarely
 from tfdist.core.settings import SettingsError
 from tfdist.graph import function_state, marking
 from tfdist.graph.graph_state import make_state
-from tfdist.graph.job import Job
 from tfdist.graph.markers import times
 from tfdist.training.steps import Steps
 from tfdist.updates import loss_scale
@@ -40,11 +39,11 @@ class LossScaling(Stage):
     """Stage that leaves updates with overflows out, and adapts the loss scale of this process.
 
     Args:
-      job: the ranks and settings.
+      steps: objects around the training steps of this process.
     """
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    def __init__(self, steps: Steps) -> None:
+        self._job = steps.job
         self._state: Any = None  # variable with the state outside sessions
         self._tracking: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -129,10 +128,7 @@ class LossScaling(Stage):
         return getattr(graph, _ATTRIBUTE)
 
 
-@functools.cache
-def loss_scaling_of(steps: Steps) -> LossScaling:
-    """Return the ``LossScaling`` of this process."""
-    return LossScaling(steps.job)
+loss_scaling_of = functools.cache(LossScaling)  # the one of this process
 
 
 def seeds(scale: tf.Tensor, targets: Sequence[Any], given: Sequence[Any] | None) -> list[tf.Tensor]:

@@ -131,7 +131,8 @@ def test_counts() -> None:
 def test_a_window_is_of_all_batches_of_an_update() -> None:
     """The batches of all ranks and of all accumulated steps."""
     values = dataclasses.replace(Settings(), loss_scale="window", loss_scale_tolerance=0.05, accumulate_steps=2)
-    job: Any = SimpleNamespace(
+    job = SimpleNamespace(
         world=SimpleNamespace(size=4), switches=SimpleNamespace(settings=values, alone_depth=0, rewrites=True)
     )
-    assert LossScaling(job)._how() == loss_scale.of("window", 8, 0.05)
+    steps: Any = SimpleNamespace(job=job)
+    assert LossScaling(steps)._how() == loss_scale.of("window", 8, 0.05)
