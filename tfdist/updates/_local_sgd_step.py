@@ -33,7 +33,6 @@ from tfdist.updates import _optimizer_state
 from tfdist.updates._block_end import BlockEnd, land, position_of
 from tfdist.updates._local_sgd_state import LocalSGDState
 from tfdist.updates._optimizer_state import Slot
-from tfdist.updates.bmuf import BlockSettings
 from tfdist.updates.conditional import value_now
 
 _SETTINGS = tuple(n for n in CONFIGURABLE if n in ("sync", "compression") or n.startswith("block_"))
@@ -44,18 +43,16 @@ class OwnGradients:
 
     Args:
       state: state of the blocks.
-      rule: settings of blocks.
       warmup: reducer for the steps of the warm-up.
     """
 
-    def __init__(self, state: LocalSGDState, rule: BlockSettings, warmup: Reducer) -> None:
+    def __init__(self, state: LocalSGDState, warmup: Reducer) -> None:
         self._state = state
-        self._rule = rule
         self._warmup = warmup
 
     def reduce(self, gradients: Sequence[Gradient], names: Sequence[str], group: Group) -> list[Gradient]:
         """Return this rank's gradients, in warm-up steps reduced ones. See ``job.Reducer``."""
-        if not self._rule.warmup or not gradients:
+        if not self._state.rule.warmup or not gradients:
             return list(gradients)
         results: list[Gradient] = tf.cond(
             self._state.position.read_value() < 0,
@@ -74,15 +71,14 @@ class LocalSGDStep:
     Args:
       steps: objects around the training steps of this process.
       state: state of the blocks.
-      rule: settings of blocks.
     """
 
-    def __init__(self, steps: Steps, state: LocalSGDState, rule: BlockSettings) -> None:
+    def __init__(self, steps: Steps, state: LocalSGDState) -> None:
         self._steps = steps
         self._job = steps.job
         self._of = weakref.ref(state)  # TensorFlow does not free the graphs of all functions: they must not hold it
         self._reached = state.reached
-        self._rule = rule
+        self._rule = state.rule
         self._made = _made_by(steps.job)
         self._exchanges: list[VariableAverage] = []  # of the fragments
         state.statistics = _statistics(steps.variables, state)

@@ -21,18 +21,14 @@ from tfdist.core.settings import SettingsError
 from tfdist.graph.job import Job
 from tfdist.graph.markers import variable_name
 from tfdist.graph.step_sums import Accumulation, StepSums
-from tfdist.updates.pipeline import GoOn, Stage, Update
+from tfdist.updates.pipeline import GoOn, JobStage, Update
 
 
-class Accumulations(Stage):
-    """Stage that accumulates the gradients of each optimizer, and tells later stages which step is the last.
-
-    Args:
-      job: the ranks and settings.
-    """
+class Accumulations(JobStage):
+    """Stage that accumulates the gradients of each optimizer, and tells later stages which step is the last."""
 
     def __init__(self, job: Job) -> None:
-        self._job = job
+        super().__init__(job)
         self._known: weakref.WeakKeyDictionary[Any, dict[Hashable, StepSums]] = weakref.WeakKeyDictionary()
 
     def update(self, update: Update, go_on: GoOn) -> Any:

@@ -11,9 +11,8 @@ import tensorflow as tf
 from tfdist.compat.graphs import control_flow, control_flow_around
 from tfdist.graph.conditions import do_if
 from tfdist.graph.graph_state import make_state
-from tfdist.graph.job import Job
 from tfdist.graph.markers import variable_key
-from tfdist.updates.pipeline import GoOn, Stage, Update
+from tfdist.updates.pipeline import GoOn, JobStage, Update
 
 _MOVED = (
     "moving averages (tf.train.ExponentialMovingAverage) of trained variables were built before the optimizer. Not "
@@ -22,15 +21,8 @@ _MOVED = (
 )
 
 
-class ConditionalUpdates(Stage):
-    """Stage that puts an update into a condition if it is not due in each step.
-
-    Args:
-      job: the settings.
-    """
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
+class ConditionalUpdates(JobStage):
+    """Stage that puts an update into a condition if it is not due in each step."""
 
     def update(self, update: Update, go_on: GoOn) -> Any:
         if update.due is None:

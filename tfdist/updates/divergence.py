@@ -19,7 +19,7 @@ from tfdist.core.log import announce, rarely
 from tfdist.graph.job import Job
 from tfdist.updates import windows
 from tfdist.updates.loss_scaling import averages_behind
-from tfdist.updates.pipeline import GoOn, Pairs, Stage, Update
+from tfdist.updates.pipeline import GoOn, JobStage, Pairs, Update
 from tfdist.updates.windows import Windows
 
 _TIMES = 10.0
@@ -62,15 +62,11 @@ class Growth:
         )
 
 
-class DivergenceGuard(Stage):
-    """Stage that checks the gradients that each optimizer is about to apply.
-
-    Args:
-      job: the settings.
-    """
+class DivergenceGuard(JobStage):
+    """Stage that checks the gradients that each optimizer is about to apply."""
 
     def __init__(self, job: Job) -> None:
-        self._job = job
+        super().__init__(job)
         self._growths: weakref.WeakKeyDictionary[Any, Growth] = weakref.WeakKeyDictionary()
 
     def update(self, update: Update, go_on: GoOn) -> Any:

@@ -27,9 +27,8 @@ import tensorflow as tf
 from tfdist.compat.optimizers import has_rate, innermost, of_keras_3, rate, tree
 from tfdist.core import exclusions
 from tfdist.core.settings import SettingsError
-from tfdist.graph.job import Job
 from tfdist.graph.slices import merge
-from tfdist.updates.pipeline import GoOn, Stage, Update
+from tfdist.updates.pipeline import GoOn, JobStage, Update
 
 Mode = Literal["clip", "scale"]
 _UPDATE, _MARK = "_backend_update_step", "_tfdist_larc"
@@ -176,15 +175,8 @@ def _update(
     return update(scaled, trainable_variables, learning_rate)
 
 
-class LarcOfSettings(Stage):
-    """Stage that scales gradients by LARC if a setting requests it, for scripts that do not call ``larc``.
-
-    Args:
-      job: the settings.
-    """
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
+class LarcOfSettings(JobStage):
+    """Stage that scales gradients by LARC if a setting requests it, for scripts that do not call ``larc``."""
 
     def update(self, update: Update, go_on: GoOn) -> Any:
         larc = self._larc()

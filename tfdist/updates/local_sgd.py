@@ -82,8 +82,8 @@ class LocalSGD(Stage):
             raise SettingsError(exclusions.LOCAL_AND_OWN_BEGINNING.told(sync, own))
         state = self._state(optimizer, update.pairs, rule)
         state.adopt(rule)
-        changed = update.with_(in_block=True, reducer=OwnGradients(state, rule, reducer_of(job)))
-        return LocalSGDStep(self._steps, state, rule).around(lambda: go_on(changed), optimizer)
+        changed = update.with_(in_block=True, reducer=OwnGradients(state, reducer_of(job)))
+        return LocalSGDStep(self._steps, state).around(lambda: go_on(changed), optimizer)
 
     def built(self, optimizer: Any, variables: Sequence[Any]) -> None:
         # Make the state's variables now: a checkpoint of the optimizer must contain them.

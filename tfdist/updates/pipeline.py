@@ -17,7 +17,7 @@ from tfdist.compat.variables import is_overwritten
 from tfdist.core.log import announce
 from tfdist.graph import function_state
 from tfdist.graph.graph_state import make_state
-from tfdist.graph.job import Reducer
+from tfdist.graph.job import Job, Reducer
 from tfdist.graph.markers import numberless, variable_key, variable_name
 from tfdist.graph.op_builder import few
 from tfdist.graph.slices import way_of
@@ -103,6 +103,17 @@ class Stage:
           optimizer: the optimizer.
           variables: variables that it trains.
         """
+
+
+class JobStage(Stage):
+    """Stage that reads the settings.
+
+    Args:
+      job: the ranks and settings.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
 
 
 class Pipeline:

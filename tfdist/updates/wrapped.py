@@ -8,7 +8,7 @@ from typing import Any
 from tfdist.compat.optimizers import tree
 from tfdist.core.log import announce
 from tfdist.graph.job import Job
-from tfdist.updates.pipeline import GoOn, Pairs, Stage, Update
+from tfdist.updates.pipeline import GoOn, JobStage, Pairs, Update
 
 _ATTRIBUTE = "_tfdist_reduction"
 # Reduces the gradients, and calls the second argument with them and the name, in the steps that are updates.
@@ -26,15 +26,11 @@ def reduction_of(optimizer: Any) -> Reduction | None:
     return next((one for one in found if one is not None), None)
 
 
-class WrappedOptimizers(Stage):
-    """Stage for ``tfdist.horovod``: runs the reduction that a script has requested, instead of all later stages.
-
-    Args:
-      job: the ranks and settings.
-    """
+class WrappedOptimizers(JobStage):
+    """Stage for ``tfdist.horovod``: runs the reduction that a script has requested, instead of all later stages."""
 
     def __init__(self, job: Job) -> None:
-        self._job = job
+        super().__init__(job)
         self._said = False
 
     def update(self, update: Update, go_on: GoOn) -> Any:
