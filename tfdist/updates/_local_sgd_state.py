@@ -20,7 +20,9 @@ from tfdist.updates._optimizer_state import Slot
 from tfdist.updates.bmuf import BlockSettings, fragments_of
 from tfdist.updates.error_feedback import graph_variable
 from tfdist.variables.replica_variables import starts_from
+from tfdist.variables.session_variables import settable
 
+_ATTRIBUTE = "_tfdist_blocks"  # attribute of a session's graph: a list of its states
 _MOVING = "_tfdist_moving_averages"  # attribute of a trained variable: list of weak references
 Make = Callable[[str, Sequence[int], Any, float], Any]
 
@@ -150,13 +152,44 @@ def moves(variable: Any, average: Any) -> None:
         setattr(variable, _MOVING, [*known, weakref.ref(average)])
 
 
+def states_of(graph: Any) -> list[LocalSGDState]:
+    """Return the states in a session's graph."""
+    return list(getattr(graph, _ATTRIBUTE, ()))
+
+
 def of_graph(variables: Sequence[Any], rule: BlockSettings) -> LocalSGDState:
-    """Make a state whose variables are in a graph. A Saver that is made later saves all variables of the graph."""
+    """Return the state for variables in a session's graph. Two places that train the same variables share one state.
+
+    A Saver that is made later saves all variables of the graph.
+
+    Raises:
+      RuntimeError: another place trains some of the variables, or a block's end cannot set one.
+    """
+    with tf.init_scope():
+        graph = tf.compat.v1.get_default_graph()
+    keys = [variable_key(v) for v in variables]
+    for state in states_of(graph):
+        if state.keys == keys:
+            return state
+        if not set(keys).isdisjoint(state.keys):
+            both = next(name for name, key in zip(state.names, state.keys, strict=True) if key in keys)
+            raise RuntimeError(
+                f"{both} is trained in two places of this graph, with different other variables. A block needs the "
+                "same variables in both places: apply gradients of the same variables, or use TFDIST_SYNC=gradients"
+            )
+    others = [variable_name(v) for v in variables if v.name not in settable(graph)]
+    if others:
+        raise RuntimeError(
+            f"{others[0]} is trained in blocks, and is not among the graph's global variables, which a block's end "
+            "sets. Make it with an initial value, in tf.compat.v1.GraphKeys.GLOBAL_VARIABLES"
+        )
 
     def make(name: str, shape: Sequence[int], dtype: Any, value: float) -> Any:
         return graph_variable(name, lambda: tf.fill(shape, tf.constant(value, dtype)))
 
-    return LocalSGDState(variables, rule, make)
+    new = LocalSGDState(variables, rule, make)
+    setattr(graph, _ATTRIBUTE, [*states_of(graph), new])
+    return new
 
 
 def of_optimizer(optimizer: Any, variables: Sequence[Any], rule: BlockSettings) -> LocalSGDState:

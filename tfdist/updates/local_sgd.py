@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.compat import eager
+from tfdist.compat import eager, optimizers
 from tfdist.compat.variables import native, value
 from tfdist.core import exclusions
 from tfdist.core.log import announce
@@ -25,16 +25,13 @@ from tfdist.graph.gradient_average import reducer_of
 from tfdist.graph.markers import variable_key, variable_name
 from tfdist.training.steps import Steps
 from tfdist.transport import agreement
-from tfdist.updates import _local_sgd_state
 from tfdist.updates._block_end import cut_off, position_of
-from tfdist.updates._local_sgd_state import LocalSGDState
+from tfdist.updates._local_sgd_state import LocalSGDState, of_graph, of_optimizer, states_of
 from tfdist.updates._local_sgd_state import moves as moves
 from tfdist.updates._local_sgd_step import LocalSGDStep, OwnGradients
 from tfdist.updates.bmuf import BlockSettings
-from tfdist.updates.pipeline import GoOn, Pairs, Stage, Update
-from tfdist.variables.session_variables import settable
+from tfdist.updates.pipeline import GoOn, Stage, Update
 
-_ATTRIBUTE = "_tfdist_blocks"  # attribute of a session's graph: a list of its states
 _PLACE = "the end of a block"
 _DIFFERENT = (
     "the ranks have trained different steps or variables since their blocks began, first at block {}",
@@ -80,7 +77,7 @@ class LocalSGD(Stage):
         if not job.switches.broadcasts:
             own = "tfdist.disable_broadcast lets each rank begin with its own variables"
             raise SettingsError(exclusions.LOCAL_AND_OWN_BEGINNING.told(sync, own))
-        state = self._state(optimizer, update.pairs, rule)
+        state = self._state(update, rule)
         state.adopt(rule)
         changed = update.with_(in_block=True, reducer=OwnGradients(state, reducer_of(job)))
         return LocalSGDStep(self._steps, state).around(lambda: go_on(changed), optimizer)
@@ -124,7 +121,7 @@ class LocalSGD(Stage):
     def _at(self, session: Any) -> list[LocalSGDState]:
         """Return the states of a session's graph, or those outside sessions."""
         if session is not None:
-            return _states_of(session.graph)
+            return states_of(session.graph)
         return self._kept()
 
     def _end(self, sessions: Callable[[], Sequence[Any]], unless_different: bool = False) -> None:
@@ -183,7 +180,7 @@ class LocalSGD(Stage):
 
     def _forget_in_flight(self, session: Any) -> None:
         """Drop what an earlier session of a graph has begun, before a session's first step."""
-        for state in _states_of(session.graph):
+        for state in states_of(session.graph):
             state.in_flight = None
             state.reached.clear()
 
@@ -191,25 +188,24 @@ class LocalSGD(Stage):
         switches = self._job.switches
         return None if switches.alone_depth else BlockSettings.of(switches.settings, self._job.world.size)
 
-    def _state(self, optimizer: Any, pairs: Pairs, rule: BlockSettings) -> LocalSGDState:
-        variables = [variable for gradient, variable in pairs if gradient is not None]
+    def _state(self, update: Update, rule: BlockSettings) -> LocalSGDState:
+        optimizer, variables = update.optimizer, update.trained
         if function_state.in_session():
             self._used = True
-            return _of_graph(variables, rule)
+            return of_graph(variables, rule)
         if optimizer not in self._states:
-            if hasattr(optimizer, "stateless_apply") and not optimizer.built:  # Keras 3: build calls ``built`` above
-                optimizer.build([variable for _, variable in pairs])
+            if optimizers.of_keras_3(optimizer) and not optimizer.built:  # build calls ``built`` above
+                optimizer.build([variable for _, variable in update.pairs])
                 optimizer.built = True
             if optimizer not in self._states:
-                self._add(optimizer, getattr(optimizer, "_trainable_variables", None) or variables, rule)
+                self._add(optimizer, optimizers.trained_by(optimizer) or variables, rule)
         state = self._states[optimizer]
         new = [variable_name(v) for v in variables if variable_key(native(v)) not in state.keys]
-        if state.taken_over or new:
+        if new:
             raise RuntimeError(
-                f"{type(optimizer).__name__} is to train {(new or state.names)[0]} too, or again after another "
-                f"optimizer. With TFDIST_SYNC={self._job.switches.settings.sync} an optimizer must train the same "
-                "variables from its first step on, and no other optimizer may train them. Make an optimizer for each "
-                "set of variables"
+                f"{type(optimizer).__name__} is to train {new[0]} too. With "
+                f"TFDIST_SYNC={self._job.switches.settings.sync} an optimizer must train the same variables from its "
+                "first step on, and no other optimizer may train them. Make an optimizer for each set of variables"
             )
         return state
 
@@ -226,7 +222,7 @@ class LocalSGD(Stage):
                 )
             other.taken_over = True
             self._every.remove(other)
-        state = self._states[optimizer] = _local_sgd_state.of_optimizer(optimizer, variables, rule)
+        state = self._states[optimizer] = of_optimizer(optimizer, variables, rule)
         self._used = True
         self._every.append(state)
 
@@ -242,36 +238,6 @@ class LocalSGD(Stage):
 
 def _described(open_: _Open) -> list[str]:
     return [state.described(done) for _, state, done in open_]
-
-
-def _states_of(graph: Any) -> list[LocalSGDState]:
-    return list(getattr(graph, _ATTRIBUTE, ()))
-
-
-def _of_graph(variables: Sequence[Any], rule: BlockSettings) -> LocalSGDState:
-    """Return the state for variables in a session's graph. Two places that train the same variables share one state."""
-    with tf.init_scope():
-        graph = tf.compat.v1.get_default_graph()
-    known = getattr(graph, _ATTRIBUTE, [])
-    setattr(graph, _ATTRIBUTE, known)
-    keys = [variable_key(v) for v in variables]
-    for state in known:
-        if state.keys == keys:
-            return state
-        if not set(keys).isdisjoint(state.keys):
-            both = next(name for name, key in zip(state.names, state.keys, strict=True) if key in keys)
-            raise RuntimeError(
-                f"{both} is trained in two places of this graph, with different other variables. A block needs the "
-                "same variables in both places: apply gradients of the same variables, or use TFDIST_SYNC=gradients"
-            )
-    others = [variable_name(v) for v in variables if v.name not in settable(graph)]
-    if others:
-        raise RuntimeError(
-            f"{others[0]} is trained in blocks, and is not among the graph's global variables, which a block's end "
-            "sets. Make it with an initial value, in tf.compat.v1.GraphKeys.GLOBAL_VARIABLES"
-        )
-    known.append(_local_sgd_state.of_graph(variables, rule))
-    return known[-1]
 
 
 local_sgd_of = functools.cache(LocalSGD)  # the one of this process
