@@ -153,16 +153,15 @@ class _TensorSums:
     def add(self, arrays: Sequence[np.ndarray], first: bool) -> None:
         """Add the arrays of one step; the first step begins a new sum."""
         shapes = [a.shape for a in arrays]
-        if first:
-            if [s.shape for s in self._sums] != shapes:
-                self._sums = [np.empty(shape, self._wide) for shape in shapes]
-            for total, array in zip(self._sums, arrays, strict=True):
-                np.copyto(total, array)
-            return
         if [s.shape for s in self._sums] != shapes:
-            raise ValueError(f"gradients of shapes {[s.shape for s in self._sums]} are followed by shapes {shapes}")
+            if not first:
+                raise ValueError(f"gradients of shapes {[s.shape for s in self._sums]} are followed by shapes {shapes}")
+            self._sums = [np.empty(shape, self._wide) for shape in shapes]
         for total, array in zip(self._sums, arrays, strict=True):
-            np.add(total, array.astype(self._wide, copy=False), out=total)
+            if first:
+                np.copyto(total, array)
+            else:
+                np.add(total, array.astype(self._wide, copy=False), out=total)
 
     def mean(self, steps: int) -> list[np.ndarray]:
         """End the sum, and return it divided by the number of steps, in the dtypes of the exchange."""
