@@ -151,6 +151,8 @@ def case_a_checkpoint_has_what_is_left_over_of_all_ranks() -> None:
                 for wanted, sums, left in zip(true, reached, left_over, strict=True):
                     np.testing.assert_allclose(-left, (wanted - sums).reshape(-1), atol=2e-5)
                 assert any(np.abs(left).max() > 1e-4 for left in left_over) == (nodes() > 1)
+                kept = [v for v in program.session.graph.get_collection("variables") if "int8_feedback" in v.name]
+                assert kept and not program.session.run(kept[0]).any()  # else the next meeting would send it again
             straight = program.train(then)
             again.restored(path)
             for one, other in zip(straight, again.train(then), strict=True):

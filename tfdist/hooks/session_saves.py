@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 from collections.abc import Callable
@@ -43,10 +44,10 @@ def _savers(patches: Patches, steps: Steps, saving: SavingCalls) -> None:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        with saving.call():
+        with saving.call(), contextlib.ExitStack() as stack:
             if isinstance(sess, tf_session.BaseSession):
                 blocks.before_saving(sess)
-                left_over.before_saving(sess)
+                stack.enter_context(left_over.saving(sess))
             if global_step is not None and not isinstance(global_step, tf.compat.integral_types):
                 global_step = training_util.global_step(sess, global_step)
             path = _numbered(self, save_path, global_step)

@@ -2,14 +2,15 @@
 
 The engines keep the rounding error of each rank, and send it with the next step. Before a checkpoint,
 ``ErrorFeedback.keep`` adds up the errors of all ranks. On all ranks the next step adds this sum to its averages. So
-does the first step after the checkpoint is restored, with any number of ranks. A variable contains the sum that was
-saved or restored last.
+does the first step after the checkpoint is restored, with any number of ranks. While a rank saves, a variable contains
+the sum.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -77,15 +78,26 @@ class ErrorFeedback:
                 lost = mean_of_ranks(exchange.take_lost(), job) * np.float32(job.world.size)
                 exchange.pending = lost if exchange.pending is None else exchange.pending + lost
 
-    def before_saving(self, session: Any) -> None:
-        """Set the variables to the sums of ``keep`` before a checkpoint is written; to zeros if steps came since."""
-        kept = {variable.name: _pending(collective) for collective, variable in _variables(session.graph).items()}
-        self._steps.sessions.variables(session).load(kept)
+    @contextlib.contextmanager
+    def saving(self, session: Any) -> Iterator[None]:
+        """Put the sums of ``keep`` into variables while a checkpoint is written, if there was no step since.
+
+        A sum that stayed there would be sent again when the ranks meet again in this session.
+        """
+        kept = {v.name: _pending(c) for c, v in _variables(session.graph).items()}
+        kept = {name: pending for name, pending in kept.items() if pending.any()}
+        variables = self._steps.sessions.variables(session)
+        variables.load(kept)
+        try:
+            yield
+        finally:
+            variables.load({name: np.zeros_like(pending) for name, pending in kept.items()})
 
     def _begun(self, session: Any) -> None:
         """Pass rounding errors from a restored checkpoint to the next step, before a session's first step."""
+        variables = self._steps.sessions.variables(session)
         for collective, variable in _variables(session.graph).items():
-            value = self._steps.sessions.variables(session).value(variable)
+            value = variables.value(variable)
             if value is None or not value.any():
                 continue
             exchanges = _with_rest(collective)
@@ -93,6 +105,7 @@ class ErrorFeedback:
             for exchange, part in zip(exchanges, np.split(value, ends), strict=True):
                 exchange.take_lost()  # drop errors of steps after that checkpoint
                 exchange.pending = part
+            variables.load({variable.name: np.zeros_like(value)})
 
 
 error_feedback_of = functools.cache(ErrorFeedback)  # the one of this process
