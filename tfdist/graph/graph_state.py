@@ -99,6 +99,7 @@ class GraphState:
         self.blocks: dict[Collective, Block] = {}
         self.broadcasts = False
         self.markers: dict[tf.Operation, Marker] = {}
+        self._averaged = 0
         self.of_tensors: dict[tf.Operation, tf.Tensor] = {}
         self.exchanged: set[tf.Operation] = set()
         self.late: list[Any] = []
@@ -135,7 +136,9 @@ class GraphState:
     @property
     def pending(self) -> bool:
         """Whether some gradient has not been averaged yet."""
-        return not all(m.averaged for m in self.markers.values())
+        if self._averaged < len(self.markers):  # each run and each write asks
+            self._averaged = sum(m.averaged for m in self.markers.values())
+        return self._averaged < len(self.markers)
 
     @property
     def world_collectives(self) -> list[Collective]:
