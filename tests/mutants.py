@@ -137,7 +137,7 @@ MUTANTS = (
     Mutant(
         "tables of each rank are averaged",
         "hooks/gradients.py",
-        "marking.refuse_own_tables(flat[0])",
+        "marks.refuse_own_tables(flat[0])",
         "tables_that_each",
     ),
     Mutant("DiLoCo has BMUF's defaults", "core/settings.py", 'self.sync == "diloco"', "diloco", new="False"),

@@ -19,11 +19,11 @@ from tfdist.core import ddl_options
 from tfdist.core.log import announce, set_log_level
 from tfdist.core.reduce_ops import Op
 from tfdist.core.settings import IN_THE_GRAPH
+from tfdist.gradients import marks, rewrite
 from tfdist.graph import function_state
 from tfdist.graph.markers import times
 from tfdist.graph.tensor_collectives import TensorCollectives
 from tfdist.start import process
-from tfdist.training import gradient_rewrite
 
 DdlOp = Literal["avg", "sum"]
 
@@ -188,7 +188,8 @@ def _reduced(own: Sequence[Any], op: DdlOp) -> list[Any]:
     result = [times(v, _world.size) if known and op == "sum" else v for v, known in zip(own, averages, strict=True)]
     rest = [i for i, known in enumerate(averages) if not known]
     dense = [tf.convert_to_tensor(own[i]) for i in rest]
-    for i, value in zip(rest, _collectives().all_reduce_together(dense, _OPS[op]), strict=True):
+    trains = _world.size > 1 and marks.stay_own(dense)
+    for i, value in zip(rest, _collectives().all_reduce_together(dense, _OPS[op], trains), strict=True):
         result[i] = value
     return result
 
@@ -198,7 +199,7 @@ def _averages_among(own: Sequence[Any]) -> list[bool]:
     if _world.size == 1 or not own:
         return [isinstance(value, tf.IndexedSlices) for value in own]  # True keeps slices, which need not become dense
     if not tf.executing_eagerly():
-        return gradient_rewrite.average_unchanged(own, _job)
+        return rewrite.average_unchanged(own, _job)
     return [_process.steps.eager.is_average(value) for value in own]
 
 

@@ -25,7 +25,7 @@ from typing import Literal
 
 from tfdist.core import exclusions
 from tfdist.engine.engines import Bucket
-from tfdist.graph.gradient_average import Average
+from tfdist.gradients.average import Average
 from tfdist.graph.graph_exchange import GraphExchange
 from tfdist.graph.job import Reducer
 from tfdist.start import process

@@ -1,1 +1,1 @@
-"""Collectives as TensorFlow operations: gradient markers, the state of graphs and functions, op builder, average."""
+"""Collectives as TensorFlow operations: the state of graphs and functions, the op builder, exchanges in the graph."""

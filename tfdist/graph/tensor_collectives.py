@@ -15,10 +15,9 @@ from tfdist.engine import other_exchanges
 from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.collective import Collective
 from tfdist.engine.other_exchanges import CollectiveCall, holds_objects, own_copy
-from tfdist.graph import marking
 from tfdist.graph.derivatives import differentiable, nothing_after
 from tfdist.graph.fusing import bucket_of
-from tfdist.graph.graph_state import make_state, state_of
+from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job
 from tfdist.graph.op_builder import Builder, Part, by_value, signature
 from tfdist.transport.interfaces import Channel, Group
@@ -55,28 +54,25 @@ class TensorCollectives:
 
         return differentiable(value, forward, backward)
 
-    def all_reduce_together(self, tensors: Sequence[tf.Tensor], op: Op) -> list[tf.Tensor]:
+    def all_reduce_together(self, tensors: Sequence[tf.Tensor], op: Op, trains: bool = False) -> list[tf.Tensor]:
         """Reduce tensors in one collective, an exchange for each dtype, in a graph or eagerly; without derivatives.
-
-        Gradients that the tensors depend on stay this rank's own: an average in their place would change the tensors.
-        If there are such gradients, they train variables, which begin with rank 0's values.
 
         Args:
           tensors: tensors with the same dtypes and shapes on all ranks.
           op: reduction operation; see ``tfdist.all_reduce``.
+          trains: True if the tensors train variables, which then begin with rank 0's values.
         """
         for tensor in tensors:
             _check(op, tensor)
         if self._group.size == 1 or not tensors:
             return list(tensors)
-        trains = _reduced_gradients(tensors) and self._job.switches.shares
         names = [f"tensor {number}" for number in range(len(tensors))]
-        return self._reduced(tensors, names, op, f"{len(tensors)} tensors", trains)
+        return self._reduced(tensors, names, op, f"{len(tensors)} tensors", trains and self._job.switches.shares)
 
     def _reduced(
         self, tensors: Sequence[tf.Tensor], names: Sequence[str], op: Op, of: str, trains: bool = False
     ) -> list[tf.Tensor]:
-        """Return the reduced tensors, by one collective. ``trains``: they train variables."""
+        """Return the reduced tensors, by one collective."""
         members: dict[tf.DType, list[int]] = {}
         for number, tensor in enumerate(tensors):
             members.setdefault(tensor.dtype, []).append(number)
@@ -212,15 +208,6 @@ def _named(value: Any, name: str = "") -> tuple[Any, str]:
     """Return a value, for a variable its tensor, and the name by which a graph's ranks know it."""
     value = tf.convert_to_tensor(value) if isinstance(value, tf.Variable) else value
     return value, name or (str(value.op.name) if _in_graph(value) else "")
-
-
-def _reduced_gradients(tensors: Sequence[tf.Tensor]) -> bool:
-    """Return whether some tensors depend on gradients, and mark these gradients as reduced."""
-    state = state_of(tf.compat.v1.get_default_graph())
-    behind = [] if state is None else [*marking.markers_behind(tensors, state), *marking.in_loops(tensors, state)]
-    for marker in behind:
-        marker.reduced = not marker.averaged
-    return bool(behind)
 
 
 def _rows_of(value: Any) -> list[int | None] | None:

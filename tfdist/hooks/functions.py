@@ -13,10 +13,10 @@ from tensorflow.python.ops import cond_v2
 from tensorflow.python.ops import resource_variable_ops as tf_resources
 
 from tfdist.compat.objects import with_subclasses
+from tfdist.gradients import writes
 from tfdist.graph import conditions, function_state
 from tfdist.graph.job import Job
 from tfdist.hooks.patches import Patches, after, before
-from tfdist.training import variable_writes
 from tfdist.training.steps import Steps
 
 _ASSIGNING = ("assign", "assign_add", "assign_sub", "scatter_add", "scatter_sub", "scatter_update")
@@ -30,16 +30,16 @@ def hook(patches: Patches, job: Job, steps: Steps) -> None:
         @functools.wraps(python_func)
         def function(*inner: Any, **named: Any) -> Any:
             result = python_func(*inner, **named)
-            variable_writes.leaving(result, job, steps.eager.recording)
+            writes.leaving(result, job, steps.eager.recording)
             function_state.traced()
             return result
 
         return original(name, function, *args, **kwargs)
 
     def create_op(original: Callable[..., Any], self: Any, op_type: str, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if variable_writes.may_write(op_type) and job.switches.rewrites:
+        if writes.may_write(op_type) and job.switches.rewrites:
             inputs = list(inputs)
-            variable_writes.in_function(op_type, inputs, job)
+            writes.in_function(op_type, inputs, job)
         return original(self, op_type, inputs, *args, **kwargs)
 
     def call(original: Callable[..., Any], self: Any, tensor_inputs: Any, captured_inputs: Any) -> Any:

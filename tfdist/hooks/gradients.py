@@ -9,7 +9,8 @@ import tensorflow as tf
 from tensorflow.python.eager import backprop, forwardprop
 from tensorflow.python.ops import gradients_impl, gradients_util
 
-from tfdist.graph import function_state, marking
+from tfdist.gradients import marks
+from tfdist.graph import function_state
 from tfdist.graph.job import Job
 from tfdist.graph.markers import variable_key
 from tfdist.hooks.patches import Outermost, Patches, before
@@ -39,12 +40,12 @@ def _tf_gradients(patches: Patches, job: Job, scaling: LossScaling, outermost: O
             derivatives = _scaled(scaling, ys, xs, grad_ys, lambda given: original(ys, xs, given, *args, **kwargs))
         else:  # of a function's body
             derivatives = original(ys, xs, grad_ys, *args, **kwargs)
-        return marking.marked(tf.nest.flatten(xs), derivatives, job, ys)
+        return marks.marked(tf.nest.flatten(xs), derivatives, job, ys)
 
     @outermost.only
     def hessians(original: Callable[..., Any], ys: Any, xs: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(ys, xs, *args, **kwargs)
-        return marking.marked(tf.nest.flatten(xs), result, job, ys) if job.switches.automatic else result
+        return marks.marked(tf.nest.flatten(xs), result, job, ys) if job.switches.automatic else result
 
     patches.replace(gradients_util, "_GradientsHelper", helper, ("ys", "xs", "grad_ys"))
     patches.replace_everywhere(gradients_impl, "hessians", hessians, ("ys", "xs"))
@@ -78,8 +79,8 @@ def _forward(patches: Patches, job: Job, eager: EagerSteps) -> None:
             new = eager.of_accumulator(self, targets, sources, derivatives)
         else:
             # A loss's derivative is averaged, an example's output's is not. One variable represents all sources.
-            chosen = [t.shape.rank == 0 or marking.of_gradients(t) for t in targets]
-            new = marking.marked([sources[0] if one else None for one in chosen], derivatives, job, primals)
+            chosen = [t.shape.rank == 0 or marks.of_gradients(t) for t in targets]
+            new = marks.marked([sources[0] if one else None for one in chosen], derivatives, job, primals)
         return tf.nest.pack_sequence_as(result, new)
 
     patches.replace(forwardprop.ForwardAccumulator, "__init__", made, ("self", "primals", "tangents"))
@@ -105,10 +106,10 @@ def _tapes(patches: Patches, job: Job, eager: EagerSteps, scaling: LossScaling, 
             return derivatives
         flat = tf.nest.flatten(sources), tf.nest.flatten(derivatives)
         if tf.executing_eagerly():
-            marking.refuse_own_tables(flat[0])
+            marks.refuse_own_tables(flat[0])
             new = eager.of_tape(tape, target, *flat, each)
         else:
-            new = marking.marked(*flat, job, target, each)
+            new = marks.marked(*flat, job, target, each)
         return tf.nest.pack_sequence_as(derivatives, new)
 
     @outermost.only

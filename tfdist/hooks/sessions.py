@@ -10,10 +10,10 @@ from tensorflow.python.client import session as tf_session
 from tensorflow.python.ops import variables as tf_variables
 from tensorflow.python.training import monitored_session
 
+from tfdist.gradients import writes
 from tfdist.graph.job import Job
 from tfdist.graph.tensorflow_collectives import TensorFlowCollectives
 from tfdist.hooks.patches import Patches, before
-from tfdist.training import variable_writes
 from tfdist.training.initial_broadcast import broadcast_behind
 from tfdist.training.session_step import SessionSteps
 from tfdist.training.steps import Steps
@@ -41,7 +41,7 @@ def _initializers(patches: Patches, job: Job) -> None:
 def _graphs(patches: Patches, job: Job) -> None:
     """Hook the end of a graph's construction: tensorflow/python/framework/ops.py."""
 
-    built = before(lambda graph: variable_writes.before_run(graph, job))
+    built = before(lambda graph: writes.before_run(graph, job))
     patches.replace(tf.Graph, "finalize", built, ("self",))
 
 

@@ -1,6 +1,6 @@
 """GradientReduction: the reduction of a wrapped optimizer's or tape's gradients, every ``steps`` passes.
 
-It uses the static order and the engine of the automatic average: see ``graph.gradient_average``.
+It uses the static order and the engine of the automatic average: see ``gradients.average``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat.graphs import is_symbolic, order
-from tfdist.graph.gradient_average import Average as AverageReducer
+from tfdist.gradients.average import Average as AverageReducer
 from tfdist.graph.markers import times, variable_key, variable_name
 from tfdist.graph.step_sums import Accumulation
 from tfdist.horovod._state import ProcessSetState, state

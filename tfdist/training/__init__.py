@@ -1,1 +1,1 @@
-"""Training: what tfdist changes in a training program: gradient rewrite, first step, join, data shards, ``fit``."""
+"""Training: what tfdist changes in a training program: a module for each style, join, data shards, ``fit``."""

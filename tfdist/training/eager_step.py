@@ -19,9 +19,9 @@ from tfdist.compat import variables as tf_variables
 from tfdist.compat.graphs import is_symbolic
 from tfdist.compat.variables import native
 from tfdist.core.log import announce
+from tfdist.gradients import rewrite
 from tfdist.graph.job import Job
 from tfdist.graph.markers import times, variable_key, variable_name
-from tfdist.training import gradient_rewrite
 from tfdist.training._replicas import EagerReplicas
 from tfdist.training.replica_check import ReplicaCheck
 from tfdist.training.shared_variables import SharedVariables
@@ -213,7 +213,7 @@ class EagerSteps:
         if self.recording:
             self.own(keys, "a tape records operations on them")
             return list(gradients)
-        averages = gradient_rewrite.average_now(gradients, names, self._job)
+        averages = rewrite.average_now(gradients, names, self._job)
         self._averages.update({id(a): a for a in averages})
         return averages
 
@@ -258,7 +258,7 @@ class EagerSteps:
                 factor = 0 if self._job.world.rank else self._job.world.size
                 result = [None if g is None else times(g, factor) for g in result]
         names = [variable_name(sources[i]) for i in chosen]
-        averages = gradient_rewrite.average_now([result[i] for i in chosen], names, self._job)
+        averages = rewrite.average_now([result[i] for i in chosen], names, self._job)
         self._averages.update({id(a): a for a in averages})
         for i, average in zip(chosen, averages, strict=True):
             result[i] = average

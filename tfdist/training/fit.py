@@ -19,8 +19,8 @@ import tensorflow as tf
 from tfdist.compat import datasets
 from tfdist.core.checksum import checksum
 from tfdist.core.log import announce
+from tfdist.gradients import rewrite
 from tfdist.graph.job import Job
-from tfdist.training import gradient_rewrite
 from tfdist.training._fit_batches import EqualBatchCounts
 from tfdist.training.data_shard import digest, shard
 from tfdist.training.fit_callbacks import Stops, agreeing
@@ -74,7 +74,7 @@ class FitSteps:
         """
         if not self._job.switches.rewrites:
             return self._job.failing_plainly(lambda: original(model, *args, **kwargs))
-        gradient_rewrite.check_replicas(getattr(model, "distribute_strategy", None))
+        rewrite.check_replicas(getattr(model, "distribute_strategy", None))
         bound = inspect.signature(original).bind(model, *args, **kwargs)
         given = bound.arguments
         self._shard(given)

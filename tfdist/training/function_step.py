@@ -16,18 +16,18 @@ import tensorflow as tf
 
 from tfdist.compat import variables as tf_variables
 from tfdist.compat.graphs import is_symbolic
-from tfdist.graph import function_state, marking
+from tfdist.gradients import marks, writes
+from tfdist.gradients.writes import Returned
+from tfdist.graph import function_state
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job
 from tfdist.graph.markers import handle_key
 from tfdist.graph.op_builder import build_meetings
 from tfdist.graph.traversal import ancestors
-from tfdist.training import variable_writes
 from tfdist.training._replicas import EagerReplicas
 from tfdist.training.eager_step import EagerSteps
 from tfdist.training.replica_check import ReplicaCheck
 from tfdist.training.shared_variables import SharedVariables
-from tfdist.training.variable_writes import Returned
 from tfdist.transport import agreement
 from tfdist.variables import initial_sync
 from tfdist.variables.earlier_graphs import earlier_graphs
@@ -160,7 +160,7 @@ class FunctionSteps:
         written = {
             tf_variables.name(variable): variable
             for op in graph.get_operations()
-            if variable_writes.may_write(op.type) and op.inputs
+            if writes.may_write(op.type) and op.inputs
             if (variable := of_handle.get(id(op.inputs[0]))) is not None
             if averages.isdisjoint(ancestors([t.op for t in op.inputs[1:]]))
         }
@@ -216,14 +216,14 @@ class FunctionSteps:
         if state.collectives:
             reads = loss_reads([tensor for mark in state.marks for tensor in mark.sources])
             replicas = EagerReplicas(self._variables, used, reads)
-        returned = variable_writes.returned(graph)
+        returned = writes.returned(graph)
         return _Prepared(replicas, returned, self._set_inside(graph, state) if returned or state.leaves else [])
 
     def _call_inside(
         self, graph: Any, state: function_state.FunctionState, inputs: Sequence[Any], call: Callable[[], Any]
     ) -> Any:
         """Build the call inside another function, after that function's earlier exchanges and before its later ones."""
-        returned_gradients = variable_writes.returned(graph)
+        returned_gradients = writes.returned(graph)
         outside = _outside(graph, state, inputs)
         _check_accumulated(graph, state, outside)
         function_state.include(state, outside, except_for=[one.marker for one in returned_gradients.values()])
@@ -248,11 +248,11 @@ class FunctionSteps:
         self, result: Any, returned_gradients: dict[int, Returned], outside: Mapping[Hashable | None, Hashable | None]
     ) -> Any:
         """Mark the gradients among the results again, for the outer function."""
-        of = tuple(marking.tensor_key(t) for t in tf.nest.flatten(result) if isinstance(t, tf.Tensor))
+        of = tuple(marks.tensor_key(t) for t in tf.nest.flatten(result) if isinstance(t, tf.Tensor))
 
         def mark(one: Returned, value: Any) -> Any:
             key = one.marker.variable
-            return marking.mark(outside.get(key, key), one.marker.name, value, of, each=not one.itself)
+            return marks.mark(outside.get(key, key), one.marker.name, value, of, each=not one.itself)
 
         return _with_gradients(result, returned_gradients, lambda found: [mark(one, value) for one, value in found])
 

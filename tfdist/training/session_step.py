@@ -17,10 +17,10 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat.graphs import is_open
+from tfdist.gradients import writes
 from tfdist.graph import function_state
 from tfdist.graph.graph_state import GraphState, Reach, fetched_operations, make_state, state_of
 from tfdist.graph.job import Job
-from tfdist.training import variable_writes
 from tfdist.training._replicas import SessionReplicas
 from tfdist.training.moments import Moments
 from tfdist.training.replica_check import ReplicaCheck
@@ -125,7 +125,7 @@ class SessionSteps:
         """Warn if a session returns gradients that are not averaged, because tfdist cannot follow NumPy arrays."""
         if state.warned_of_own or not state.pending or not self._job.switches.rewrites:
             return
-        marker = variable_writes.fetched(fetches, state)
+        marker = writes.fetched(fetches, state)
         if marker is not None:
             state.warned_of_own = True
             unshared = "" if state.broadcasts else ", and in this graph no variable begins with rank 0's value"
@@ -159,7 +159,7 @@ class SessionSteps:
 
     def callable_made(self, session: Any) -> None:
         """Note that a callable of a session is about to be made, which later changes of the graph do not reach."""
-        variable_writes.before_run(session.graph, self._job)
+        writes.before_run(session.graph, self._job)
         state = state_of(session.graph)
         if state is not None:
             state.ran_version = session.graph.version
@@ -185,7 +185,7 @@ class SessionSteps:
         notes = state.of_session(session)
         for action in self._moments.runs:
             action()
-        variable_writes.before_run(session.graph, self._job)
+        writes.before_run(session.graph, self._job)
         self._warn_of_own(state, fetches)
         state.ran_version = session.graph.version
         if not state.collectives:

@@ -27,7 +27,7 @@ import tensorflow as tf
 from tfdist.compat.optimizers import has_rate, innermost, of_keras_3, rate, tree
 from tfdist.core import exclusions
 from tfdist.core.settings import SettingsError
-from tfdist.graph.slices import merge
+from tfdist.gradients.rows import merge
 from tfdist.updates.pipeline import GoOn, JobStage, Update
 
 Mode = Literal["clip", "scale"]

@@ -20,8 +20,8 @@ from tfdist.compat.variables import native, value
 from tfdist.core import exclusions
 from tfdist.core.log import announce
 from tfdist.core.settings import SettingsError
+from tfdist.gradients.average import reducer_of
 from tfdist.graph import function_state
-from tfdist.graph.gradient_average import reducer_of
 from tfdist.graph.markers import variable_key, variable_name
 from tfdist.training.steps import Steps
 from tfdist.transport import agreement

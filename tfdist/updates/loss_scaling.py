@@ -21,7 +21,8 @@ from tfdist.compat.variables import is_overwritten
 from tfdist.core import exclusions
 from tfdist.core.log import announce, rarely
 from tfdist.core.settings import SettingsError
-from tfdist.graph import function_state, marking
+from tfdist.gradients import marks
+from tfdist.graph import function_state
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.markers import times
 from tfdist.training.steps import Steps
@@ -188,7 +189,7 @@ def averages_behind(gradients: Sequence[Any]) -> list[tf.Tensor]:
     around, state, found = control_flow_around(graph), make_state(graph), {}
     for gradient in gradients:
         parts = [gradient.values] if isinstance(gradient, tf.IndexedSlices) else [tf.convert_to_tensor(gradient)]
-        marked = [marker.tensors[0] for marker in marking.markers_behind(parts, state)]
+        marked = [marker.tensors[0] for marker in marks.markers_behind(parts, state)]
         seen = [t for t in marked if t.graph is graph and control_flow(t.op) in around]
         found.update({id(t): t for t in (seen if seen and len(seen) == len(marked) else parts)})
     return [_values(tensor) for tensor in found.values()]

@@ -15,15 +15,15 @@ import tensorflow as tf
 from tfdist.compat import optimizers
 from tfdist.compat.variables import is_overwritten
 from tfdist.core.log import announce
+from tfdist.gradients import rewrite
+from tfdist.gradients.rows import way_of
 from tfdist.graph import function_state
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job, Reducer
 from tfdist.graph.markers import numberless, variable_key, variable_name
 from tfdist.graph.op_builder import few
-from tfdist.graph.slices import way_of
 from tfdist.graph.step_sums import Accumulation
 from tfdist.graph.tensor_collectives import TensorCollectives
-from tfdist.training import gradient_rewrite
 from tfdist.training.steps import Steps
 from tfdist.updates.error_feedback import error_feedback_of
 
@@ -192,7 +192,7 @@ class Reduce(Stage):
             self._variables.applied_by(update.optimizer)
 
     def _averaged(self, update: Update) -> Pairs:
-        gradient_rewrite.check_replicas(tf.distribute.get_strategy())
+        rewrite.check_replicas(tf.distribute.get_strategy())
         found = list(update.pairs)
         overwriting = [n for n, (g, v) in enumerate(found) if g is not None and is_overwritten(v)]
         others = [n for n in range(len(found)) if n not in overwriting]
@@ -200,8 +200,8 @@ class Reduce(Stage):
         if tf.executing_eagerly():
             averages = self._eager.applied(update.optimizer, pairs)
         else:
-            averages = gradient_rewrite.averaged(pairs, self._job, update.accumulation, update.reducer)
-            gradient_rewrite.warn_of_condition(self._job)
+            averages = rewrite.averaged(pairs, self._job, update.accumulation, update.reducer)
+            rewrite.warn_of_condition(self._job)
             self._feedback.make_variables()
         if not update.in_block:
             self._say_rows(update)

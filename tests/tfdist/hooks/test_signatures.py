@@ -14,11 +14,10 @@ import pytest
 from tests.named import subtest
 from tfdist.core.settings import Settings
 from tfdist.engine.collective import StopRequest
-from tfdist.graph import marking
+from tfdist.gradients import marks, writes
 from tfdist.graph.job import Switches
 from tfdist.hooks import gradients, install
 from tfdist.hooks.patches import Patches
-from tfdist.training import variable_writes
 from tfdist.training.fit import FitSteps
 from tfdist.training.moments import Moments
 from tfdist.transport.one_process import OneProcess
@@ -101,8 +100,8 @@ class Parts:
 @pytest.fixture(scope="module")
 def replaced() -> Iterator[dict[str, tuple[Any, ...]]]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(marking, "marked", lambda xs, gradients, job, of, each=False: gradients)
-        patch.setattr(variable_writes, "may_write", lambda op_type: False)
+        patch.setattr(marks, "marked", lambda xs, gradients, job, of, each=False: gradients)
+        patch.setattr(writes, "may_write", lambda op_type: False)
         patch.setattr(gradients, "variable_key", lambda variable: None)
         patch.setattr(FitSteps, "_around", lambda self, callbacks, model: callbacks)
         patch.setattr("tfdist.training.fit._package", lambda model: "keras")

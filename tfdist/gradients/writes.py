@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfdist.compat.graphs import compiled, is_plain_function, is_reference, is_symbolic
-from tfdist.graph import function_state, marking
+from tfdist.gradients import marks, rewrite
+from tfdist.graph import function_state
 from tfdist.graph.graph_state import GraphState, state_of
 from tfdist.graph.job import Job
 from tfdist.graph.markers import Marker, handle_key
 from tfdist.graph.traversal import STORES, ancestors, outermost
-from tfdist.training import gradient_rewrite
 
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
 _LINEAR = ("Identity", "ReadVariableOp", "Cast", "Const", "Mul", "RealDiv", "Reciprocal", "Neg", "Switch", "Merge")
@@ -40,7 +40,7 @@ def in_function(op_type: str, inputs: Sequence[Any], job: Job) -> None:
         return
     values, written, writes = _stored(op_type, inputs), handle_key(inputs[0]), f"{op_type} in {graph.name}"
     _refuse_of_tensors(values, writes, state, written)
-    gradient_rewrite.average_behind(values, writes, state, job, written)
+    rewrite.average_behind(values, writes, state, job, written)
 
 
 def before_run(graph: tf.Graph, job: Job) -> None:
@@ -62,13 +62,13 @@ def before_run(graph: tf.Graph, job: Job) -> None:
         for op in writes:
             written, values, named = _variable_of(op), _stored(op.type, op.inputs), f"{op.type} {op.name!r}"
             _refuse_of_tensors(values, named, state, written)
-            if written not in accumulators and gradient_rewrite.average_behind(values, named, state, job, written):
+            if written not in accumulators and rewrite.average_behind(values, named, state, job, written):
                 state.trained[written] = None
 
 
 def _refuse_of_tensors(values: Sequence[tf.Tensor], writes: str, state: GraphState, variable: Any) -> None:
     # A stage, or a queue that the function makes, has no key.
-    if variable is not None and (tensor := marking.tensor_of({variable}, values, state)) is not None:
+    if variable is not None and (tensor := marks.tensor_of({variable}, values, state)) is not None:
         raise RuntimeError(
             f"{writes} gets a value computed from gradients with respect to {tensor.name}, a tensor that is computed "
             "from the variable. tfdist averages gradients with respect to variables. Differentiate with respect to the "
@@ -121,8 +121,8 @@ def leaving(result: Any, job: Job, recording: bool) -> None:
         return
     tensors = [t for t in tf.nest.flatten(result, expand_composites=True) if isinstance(t, tf.Tensor)]
     made = [t for t in tensors if is_symbolic(t) and t.op not in state.markers]
-    made = [t for t in made if not gradient_rewrite.combined_behind(t, state)]
-    if gradient_rewrite.average_behind(made, "the result of a function", state, job):
+    made = [t for t in made if not rewrite.combined_behind(t, state)]
+    if rewrite.average_behind(made, "the result of a function", state, job):
         next(function_state.around(graph)).leaves = True
 
 
@@ -145,10 +145,10 @@ def returned(graph: Any) -> dict[int, Returned]:
         return {}
     found = {}
     for number, tensor in enumerate(graph.outputs):
-        marker = marking.marker_of(tensor, state)
+        marker = marks.marker_of(tensor, state)
         itself = marker is not None and not marker.each
         if marker is None and (tensor.dtype.is_floating or tensor.dtype.is_complex):
-            marker = gradient_rewrite.late_behind(tensor, state)
+            marker = rewrite.late_behind(tensor, state)
         if marker is not None and not marker.averaged:
             found[number] = Returned(marker, itself)
     return found
@@ -157,5 +157,5 @@ def returned(graph: Any) -> dict[int, Returned]:
 def fetched(fetches: Any, state: GraphState) -> Marker | None:
     """Return the marker of a fetched gradient that has not been averaged; None if there is none."""
     tensors = (f for f in tf.nest.flatten(fetches, expand_composites=True) if isinstance(f, tf.Tensor))
-    markers = (marking.marker_of(tensor, state) for tensor in tensors)
+    markers = (marks.marker_of(tensor, state) for tensor in tensors)
     return next((m for m in markers if m is not None and not m.averaged), None)

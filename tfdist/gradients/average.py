@@ -15,12 +15,12 @@ import tensorflow as tf
 from tfdist.core import exclusions
 from tfdist.core.settings import CONFIGURABLE
 from tfdist.engine.collective import Collective
+from tfdist.gradients.rows import of_any_rows, row_parts, spread, way_of
 from tfdist.graph import function_state
 from tfdist.graph.fusing import fused
 from tfdist.graph.job import Job, Reducer
 from tfdist.graph.markers import Gradient
 from tfdist.graph.op_builder import Builder, by_value, plan_names
-from tfdist.graph.slices import of_any_rows, row_parts, spread, way_of
 from tfdist.graph.step_sums import Accumulation
 from tfdist.transport.interfaces import Group
 

@@ -124,6 +124,18 @@ def of_gradients(tensor: tf.Tensor) -> bool:
     return bool(state and state.pending and markers_behind([tensor], state))
 
 
+def stay_own(tensors: Sequence[tf.Tensor]) -> bool:
+    """Have gradients behind tensors that a script reduces stay this rank's own; return whether there are any.
+
+    An average in their place would change the tensors.
+    """
+    state = state_of(tf.compat.v1.get_default_graph())
+    behind = [] if state is None else [*markers_behind(tensors, state), *in_loops(tensors, state)]
+    for marker in behind:
+        marker.reduced = not marker.averaged
+    return bool(behind)
+
+
 def in_loops(values: Iterable[tf.Tensor], state: GraphState) -> list[Marker]:
     """Return markers of gradients in the bodies of loops and conditions that tensors depend on."""
     return _in_bodies(_behind(values, state), state)

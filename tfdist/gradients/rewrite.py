@@ -16,9 +16,10 @@ import tensorflow as tf
 
 from tfdist.compat.graphs import control_flow, is_symbolic, order, without_control_dependencies
 from tfdist.core import exclusions
-from tfdist.graph import function_state, marking
+from tfdist.gradients import marks
+from tfdist.gradients.average import reducer_of
+from tfdist.graph import function_state
 from tfdist.graph.conditions import own_condition
-from tfdist.graph.gradient_average import reducer_of
 from tfdist.graph.graph_state import GraphState, make_state
 from tfdist.graph.job import Job, Reducer
 from tfdist.graph.markers import REFERENCES, Gradient, Marker, variable_key, variable_name
@@ -28,7 +29,7 @@ from tfdist.graph.traversal import ancestors
 
 def average_now(gradients: Sequence[Gradient], names: Sequence[str], job: Job) -> list[Gradient]:
     """Return the averages of eager gradients. Collective: all ranks."""
-    return _build([marking.dense_if_asked(gradient, job) for gradient in gradients], names, job)
+    return _build([marks.dense_if_asked(gradient, job) for gradient in gradients], names, job)
 
 
 def check_replicas(strategy: Any) -> None:
@@ -67,11 +68,11 @@ def averaged(
     for index, (gradient, variable) in enumerate(grads_and_vars):
         if gradient is None:
             continue
-        markers = marking.markers_behind(_components(gradient), state)
-        stored = marking.stored_behind(_components(gradient), state)
+        markers = marks.markers_behind(_components(gradient), state)
+        stored = marks.stored_behind(_components(gradient), state)
         if any(m.variable == variable_key(variable) for m in markers) and not any(m.each for m in markers):
             behind.update(dict.fromkeys(markers))
-        elif marking.markers_behind(stored, state):
+        elif marks.markers_behind(stored, state):
             average_behind(stored, "a queue or an accumulator", state, job, variable_key(variable))
         else:
             direct.append(index)  # computed in another way (accumulated, for example): averaged when it is applied
@@ -94,13 +95,13 @@ def averaged(
         unaveraged = {m.variable for m in around.marks if not (m.averaged or m.reduced)} if around else set()
         if any(
             variable_key(grads_and_vars[i][1]) in unaveraged
-            and not marking.exchanged_behind(_components(applied[i]), state)
+            and not marks.exchanged_behind(_components(applied[i]), state)
             for i in direct
         ):
             _warn_of_late_average()
         names = [variable_name(grads_and_vars[i][1]) for i in direct]
-        own = [marking.dense_if_asked(applied[i], job) for i in direct]
-        marking.left_to_optimizer([t for gradient in own for t in _components(gradient)], state)
+        own = [marks.dense_if_asked(applied[i], job) for i in direct]
+        marks.left_to_optimizer([t for gradient in own for t in _components(gradient)], state)
         for i, gradient in zip(direct, _build(own, names, job, application=application, reducer=reducer), strict=True):
             applied[i] = gradient
         if around is None:
@@ -163,10 +164,10 @@ def average_behind(
       RuntimeError: the gradients cannot be averaged any more, or the script combines them before they are averaged.
     """
     updates = any(m.variable == variable for m in state.markers.values())
-    behind = (m for m in marking.markers_behind(values, state) if not m.averaged)
-    pending = [m for m in behind if updates or marking.uses(m, values, state)]
+    behind = (m for m in marks.markers_behind(values, state) if not m.averaged)
+    pending = [m for m in behind if updates or marks.uses(m, values, state)]
     reason = _obstacle(pending, state)
-    in_loops = [m for m in marking.in_loops(values, state) if updates or marking.uses(m, values, state)]
+    in_loops = [m for m in marks.in_loops(values, state) if updates or marks.uses(m, values, state)]
     if in_loops:
         reason, pending = "they come out of a loop or a condition", in_loops
     if reason:
@@ -211,7 +212,7 @@ def average_unchanged(tensors: Sequence[Gradient], job: Job) -> list[bool]:
 def _gradient_itself(gradient: Gradient, state: GraphState) -> Marker | None:
     """Return the marker of an unchanged gradient, if an average is behind it or can be put there; else None."""
     parts = _components(gradient)
-    markers = {marking.marker_of(t, state) if is_symbolic(t) else None for t in parts}
+    markers = {marks.marker_of(t, state) if is_symbolic(t) else None for t in parts}
     marker = markers.pop()
     if marker is None or markers or len(parts) != len(marker.tensors):
         return None  # for example the values of slices without their indices
@@ -225,13 +226,13 @@ def combined_behind(tensor: tf.Tensor, state: GraphState) -> bool:
 
     Those are gradients of each example, gradients of a loop's iterations, or gradients that the script has reduced.
     """
-    return bool(_obstacle(marking.markers_behind([tensor], state), state) or marking.in_loops([tensor], state))
+    return bool(_obstacle(marks.markers_behind([tensor], state), state) or marks.in_loops([tensor], state))
 
 
 def late_behind(tensor: tf.Tensor, state: GraphState) -> Marker | None:
     """Return the marker of a gradient, not averaged yet, on which a tensor depends; None if there is none."""
-    late = [m for m in marking.markers_behind([tensor], state) if not m.averaged] + marking.in_loops([tensor], state)
-    return next((m for m in late if marking.uses(m, [tensor], state)), None)
+    late = [m for m in marks.markers_behind([tensor], state) if not m.averaged] + marks.in_loops([tensor], state)
+    return next((m for m in late if marks.uses(m, [tensor], state)), None)
 
 
 def _components(gradient: Gradient) -> list[tf.Tensor]:
