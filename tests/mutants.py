@@ -172,7 +172,7 @@ MUTANTS = (
     Mutant("open blocks are not compared", "updates/local_sgd.py", "agreement.agree(job.world", "cases_block_ends"),
     Mutant(
         "starts of blocks are not compared",
-        "training/replica_check.py",
+        "replicas/check.py",
         "if setting == OFF:",
         "cases_block_ends",
         new="if setting == OFF or blocks:",

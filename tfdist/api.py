@@ -228,7 +228,7 @@ def broadcast_variables(variables: Any, root: int = 0) -> None:
       >>> float(weight)
       0.0
     """
-    from tfdist.variables.eager_variables import variables_of
+    from tfdist.replicas.eager_variables import variables_of
 
     if _world.size > 1:
         _process.steps.variables.take(variables_of(variables), root)
@@ -252,7 +252,7 @@ def average_variables(variables: Any) -> None:
       >>> float(statistic) == (tfdist.size() - 1) / 2
       True
     """
-    from tfdist.variables.eager_variables import average_values, variables_of
+    from tfdist.replicas.eager_variables import average_values, variables_of
 
     average_values(variables_of(variables, "non_trainable_weights"), _job)
 

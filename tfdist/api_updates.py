@@ -79,7 +79,7 @@ def keep_own(variables: Any) -> None:
       >>> replay_buffer = tf.Variable(tf.zeros([4, 2]), trainable=False)
       >>> tfdist.keep_own(replay_buffer)
     """
-    from tfdist.variables.eager_variables import variables_of
+    from tfdist.replicas.eager_variables import variables_of
 
     if _world.size > 1:
         known = _process.steps.variables

@@ -8,10 +8,10 @@ from typing import Any
 from tfdist.core.log import announce
 from tfdist.graph.job import Job, broadcasting
 from tfdist.hooks.patches import Patches, after
+from tfdist.replicas.adapted_layers import AdaptedLayers
 from tfdist.training.fit import FitSteps
 from tfdist.training.steps import Steps
 from tfdist.updates.local_sgd import LocalSGD, local_sgd_of
-from tfdist.variables.adapted_layers import AdaptedLayers
 
 _ADAPTED = (
     "keras.src.layers.preprocessing.normalization:Normalization",

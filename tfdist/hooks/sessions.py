@@ -14,7 +14,7 @@ from tfdist.gradients import writes
 from tfdist.graph.job import Job
 from tfdist.graph.tensorflow_collectives import TensorFlowCollectives
 from tfdist.hooks.patches import Patches, before
-from tfdist.training.initial_broadcast import broadcast_behind
+from tfdist.replicas.initial_broadcast import broadcast_behind
 from tfdist.training.session_step import SessionSteps
 from tfdist.training.steps import Steps
 from tfdist.updates.local_sgd import LocalSGD, local_sgd_of

@@ -22,12 +22,12 @@ from tfdist.core.log import announce
 from tfdist.gradients import rewrite
 from tfdist.graph.job import Job
 from tfdist.graph.markers import times, variable_key, variable_name
-from tfdist.training._replicas import EagerReplicas
-from tfdist.training.replica_check import ReplicaCheck
-from tfdist.training.shared_variables import SharedVariables
+from tfdist.replicas import initial_sync
+from tfdist.replicas.check import ReplicaCheck
+from tfdist.replicas.eager_variables import described
+from tfdist.replicas.replicas import EagerReplicas
+from tfdist.replicas.shared_variables import SharedVariables
 from tfdist.transport import agreement
-from tfdist.variables import initial_sync
-from tfdist.variables.eager_variables import described
 
 _TAPE = "a tape or accumulator that is opened eagerly (what one rank does for itself belongs in tfdist.alone)"
 _READ = "the reading of a variable that was made since a GradientTape began to record"

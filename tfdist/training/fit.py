@@ -21,12 +21,12 @@ from tfdist.core.checksum import checksum
 from tfdist.core.log import announce
 from tfdist.gradients import rewrite
 from tfdist.graph.job import Job
+from tfdist.replicas.check import ReplicaCheck
+from tfdist.replicas.shared_variables import SharedVariables
 from tfdist.training._fit_batches import EqualBatchCounts
 from tfdist.training.data_shard import digest, shard
 from tfdist.training.fit_callbacks import Stops, agreeing
 from tfdist.training.moments import Moments
-from tfdist.training.replica_check import ReplicaCheck
-from tfdist.training.shared_variables import SharedVariables
 from tfdist.transport.errors import DisagreementError
 from tfdist.transport.interfaces import Channel
 

@@ -19,10 +19,10 @@ from tfdist.compat import variables as tf_variables
 from tfdist.compat.variables import native, random_state
 from tfdist.engine.collective import StopRequest
 from tfdist.graph.job import Job, LastSteps
-from tfdist.training._replicas import EagerReplicas
+from tfdist.replicas.check import ReplicaCheck
+from tfdist.replicas.replicas import EagerReplicas
+from tfdist.replicas.shared_variables import SharedVariables
 from tfdist.training.moments import Moments
-from tfdist.training.replica_check import ReplicaCheck
-from tfdist.training.shared_variables import SharedVariables
 from tfdist.transport.errors import DisagreementError
 
 _STOP = "stop_training"

@@ -24,14 +24,14 @@ from tfdist.graph.job import Job
 from tfdist.graph.markers import handle_key
 from tfdist.graph.op_builder import build_meetings
 from tfdist.graph.traversal import ancestors
-from tfdist.training._replicas import EagerReplicas
+from tfdist.replicas import initial_sync
+from tfdist.replicas.check import ReplicaCheck
+from tfdist.replicas.earlier_graphs import earlier_graphs
+from tfdist.replicas.loss_reads import loss_reads
+from tfdist.replicas.replicas import EagerReplicas
+from tfdist.replicas.shared_variables import SharedVariables
 from tfdist.training.eager_step import EagerSteps
-from tfdist.training.replica_check import ReplicaCheck
-from tfdist.training.shared_variables import SharedVariables
 from tfdist.transport import agreement
-from tfdist.variables import initial_sync
-from tfdist.variables.earlier_graphs import earlier_graphs
-from tfdist.variables.loss_reads import loss_reads
 
 _SET = "the sharing of variables that were set between two steps (do so on all ranks, or before the first step)"
 

@@ -11,8 +11,8 @@ from tfdist.engine.arrival import Arrival
 from tfdist.engine.collective import Collective
 from tfdist.graph.graph_state import make_state
 from tfdist.graph.job import Job
+from tfdist.replicas import initial_sync
 from tfdist.training.session_step import SessionSteps
-from tfdist.variables import initial_sync
 
 
 def join(job: Job, sessions: SessionSteps) -> int:

@@ -21,13 +21,13 @@ from tfdist.gradients import writes
 from tfdist.graph import function_state
 from tfdist.graph.graph_state import GraphState, Reach, fetched_operations, make_state, state_of
 from tfdist.graph.job import Job
-from tfdist.training._replicas import SessionReplicas
+from tfdist.replicas import comparison, initial_sync
+from tfdist.replicas.check import ReplicaCheck
+from tfdist.replicas.earlier_graphs import earlier_graphs
+from tfdist.replicas.replica_variables import ReplicaVariables
+from tfdist.replicas.replicas import SessionReplicas
+from tfdist.replicas.session_variables import SessionVariables, settable
 from tfdist.training.moments import Moments
-from tfdist.training.replica_check import ReplicaCheck
-from tfdist.variables import comparison, initial_sync
-from tfdist.variables.earlier_graphs import earlier_graphs
-from tfdist.variables.replica_variables import ReplicaVariables
-from tfdist.variables.session_variables import SessionVariables, settable
 
 
 class SessionSteps:

@@ -8,15 +8,15 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.graph.job import Job
-from tfdist.training._replicas import EagerReplicas
+from tfdist.replicas.check import ReplicaCheck
+from tfdist.replicas.replica_variables import ReplicaVariables
+from tfdist.replicas.replicas import EagerReplicas
+from tfdist.replicas.shared_variables import SharedVariables
 from tfdist.training.eager_step import EagerSteps
 from tfdist.training.fit import FitSteps
 from tfdist.training.function_step import FunctionSteps
 from tfdist.training.moments import Moments
-from tfdist.training.replica_check import ReplicaCheck
 from tfdist.training.session_step import SessionSteps
-from tfdist.training.shared_variables import SharedVariables
-from tfdist.variables.replica_variables import ReplicaVariables
 
 
 class Steps:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from tfdist.compat.variables import value
+from tfdist.replicas.eager_variables import mean_of_ranks
 from tfdist.training.steps import Steps
 from tfdist.updates._local_sgd_state import LocalSGDState
-from tfdist.variables.eager_variables import mean_of_ranks
 
 
 def read(steps: Steps, session: Any, variables: Sequence[Any]) -> list[np.ndarray]:

@@ -26,7 +26,7 @@ from tfdist.graph.job import Job, Reducer
 from tfdist.graph.markers import Gradient, variable_name
 from tfdist.graph.op_builder import call_back, check_made
 from tfdist.graph.variable_average import VariableAverage
-from tfdist.training.shared_variables import SharedVariables
+from tfdist.replicas.shared_variables import SharedVariables
 from tfdist.training.steps import Steps
 from tfdist.transport.interfaces import Group
 from tfdist.updates import _optimizer_state

@@ -20,9 +20,9 @@ from tfdist.engine.all_reduce import AllReduce
 from tfdist.engine.collective import Collective
 from tfdist.graph import function_state
 from tfdist.graph.graph_state import state_of
+from tfdist.replicas.eager_variables import mean_of_ranks
 from tfdist.training.steps import Steps
 from tfdist.transport import agreement
-from tfdist.variables.eager_variables import mean_of_ranks
 
 _NAME = "int8_feedback"
 _ATTRIBUTE = "_tfdist_int8_feedback"  # attribute of a session's graph: a dict of variables by collective

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfdist.training.replica_check import following
+from tfdist.replicas.check import following
 
 
 @pytest.mark.parametrize(

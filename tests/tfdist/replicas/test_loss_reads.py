@@ -7,7 +7,7 @@ from typing import cast
 import tensorflow as tf
 
 from tfdist.compat.variables import key
-from tfdist.variables.loss_reads import loss_reads
+from tfdist.replicas.loss_reads import loss_reads
 
 
 def test_what_is_read_and_what_is_only_written() -> None:

@@ -10,8 +10,8 @@ import numpy as np
 from tfdist.compat import variables as tf_variables
 from tfdist.graph.job import Job
 from tfdist.graph.markers import numberless, variable_name
+from tfdist.replicas import initial_sync
 from tfdist.transport import agreement
-from tfdist.variables import initial_sync
 
 
 def described(variable: Any) -> str:

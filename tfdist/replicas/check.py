@@ -14,10 +14,10 @@ from tfdist.core.log import announce
 from tfdist.engine.collective import Collective
 from tfdist.graph.failures import Failures
 from tfdist.graph.job import Job
+from tfdist.replicas import comparison, replica_variables
+from tfdist.replicas.replica_variables import BlockReplicas, ReplicaVariables
 from tfdist.transport import agreement
 from tfdist.transport.errors import DisagreementError
-from tfdist.variables import comparison, replica_variables
-from tfdist.variables.replica_variables import BlockReplicas, ReplicaVariables
 
 OFF, AUTO = "off", "auto"
 _DOUBLING, _EVERY = 64, 100  # the ranks compare after 1, 2, 4 … 64 steps, and then after each 100th

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfdist.variables.adapted_layers import _alike, _shown
+from tfdist.replicas.adapted_layers import _alike, _shown
 
 
 def test_rounding_is_no_difference() -> None:

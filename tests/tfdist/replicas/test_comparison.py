@@ -12,10 +12,10 @@ import pytest
 import tensorflow as tf
 
 from tests.tfdist.transport.thread_ranks import ThreadChannel, on_ranks
+from tfdist.replicas import comparison
+from tfdist.replicas.comparison import distance
+from tfdist.replicas.replica_variables import READ, STATISTIC, TRAINED, ReplicaVariable, digest
 from tfdist.transport.errors import DisagreementError
-from tfdist.variables import comparison
-from tfdist.variables.comparison import distance
-from tfdist.variables.replica_variables import READ, STATISTIC, TRAINED, ReplicaVariable, digest
 
 
 def far(own: np.ndarray, first: np.ndarray, steps: int = 1) -> bool:

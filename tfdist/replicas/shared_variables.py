@@ -15,11 +15,11 @@ from tfdist.core.checksum import checksum
 from tfdist.core.log import announce
 from tfdist.graph.job import Job
 from tfdist.graph.markers import variable_name
+from tfdist.replicas import initial_sync
+from tfdist.replicas.adapted_layers import AdaptedLayers
+from tfdist.replicas.eager_variables import described, take_values
 from tfdist.transport import agreement
 from tfdist.transport.errors import DisagreementError
-from tfdist.variables import initial_sync
-from tfdist.variables.adapted_layers import AdaptedLayers
-from tfdist.variables.eager_variables import described, take_values
 
 _REMEDY = (
     "Put the step into a tf.function, where tfdist averages them. Or apply them by an optimizer's apply_gradients. Or "

@@ -12,10 +12,10 @@ import numpy as np
 
 from tfdist.core.checksum import checksum
 from tfdist.core.log import announce
+from tfdist.replicas.replica_variables import READ, STATISTIC, TRAINED, ReplicaVariables
 from tfdist.transport import agreement
 from tfdist.transport.errors import DisagreementError
 from tfdist.transport.interfaces import Channel
-from tfdist.variables.replica_variables import READ, STATISTIC, TRAINED, ReplicaVariables
 
 PLACE = "the comparison of what the ranks hold"
 _UNITS_A_STEP = 8.0  # units in the last place

@@ -20,10 +20,10 @@ from tfdist.compat import variables as tf_variables
 from tfdist.compat.variables import random_state
 from tfdist.graph.graph_state import GraphState, make_state
 from tfdist.graph.markers import variable_key, variable_name
-from tfdist.training.shared_variables import SharedVariables
-from tfdist.variables.loss_reads import loss_reads
-from tfdist.variables.replica_variables import READ, STATISTIC, TRAINED, ReplicaVariable
-from tfdist.variables.session_variables import SessionVariables, settable
+from tfdist.replicas.loss_reads import loss_reads
+from tfdist.replicas.replica_variables import READ, STATISTIC, TRAINED, ReplicaVariable
+from tfdist.replicas.session_variables import SessionVariables, settable
+from tfdist.replicas.shared_variables import SharedVariables
 
 _CHUNK_BYTES = 1 << 26  # about the most that one run of a session reads
 

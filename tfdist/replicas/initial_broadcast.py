@@ -12,9 +12,9 @@ import tensorflow as tf
 from tfdist.compat.graphs import without_control_dependencies
 from tfdist.graph.graph_state import state_of
 from tfdist.graph.job import Job
+from tfdist.replicas.initial_sync import INITIALISER, Participant, Values, meet
+from tfdist.replicas.session_variables import array
 from tfdist.transport.errors import DisagreementError
-from tfdist.variables.initial_sync import INITIALISER, Participant, Values, meet
-from tfdist.variables.session_variables import array
 
 _one_at_a_time = threading.Lock()
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdist.replicas.initial_sync import Values
 from tfdist.transport.errors import DisagreementError
-from tfdist.variables.initial_sync import Values
 
 
 class SessionVariables:

@@ -1,0 +1,1 @@
+"""Replicas: variables that ranks hold alike. The ranks begin with rank 0's values, and compare theirs now and then."""
