@@ -38,7 +38,7 @@ BUDGETS = {
     "tfdist": 1880, "tfdist/compat": 690, "tfdist/core": 1840, "tfdist/doctor": 740, "tfdist/engine": 2200,
     "tfdist/gradients": 940, "tfdist/graph": 2910, "tfdist/hooks": 1780, "tfdist/horovod": 3030,
     "tfdist/launch": 1600, "tfdist/mpi": 2030,
-    "tfdist/processes": 1040, "tfdist/record": 910, "tfdist/replicas": 1650, "tfdist/training": 1830,
+    "tfdist/processes": 1040, "tfdist/record": 910, "tfdist/replicas": 1590, "tfdist/training": 1820,
     "tfdist/transport": 2060, "tfdist/updates": 2530,
 }  # fmt: skip
 

@@ -14,8 +14,8 @@ from tfdist.core.log import announce
 from tfdist.engine.collective import Collective
 from tfdist.graph.failures import Failures
 from tfdist.graph.job import Job
-from tfdist.replicas import comparison, replica_variables
-from tfdist.replicas.replica_variables import BlockReplicas, ReplicaVariables
+from tfdist.replicas import comparison
+from tfdist.replicas.program import BlockProgram, Program, digest
 from tfdist.transport import agreement
 from tfdist.transport.errors import DisagreementError
 
@@ -51,7 +51,7 @@ class _Steps:
       before: number of steps of the collective that belong to earlier trainings; for eager steps, the current step.
       noted: step after which the last fingerprint was taken.
       since: last step after which all ranks had the same variables; None before the first comparison.
-      holder: variables of the training.
+      program: variables of the training.
       final: last step and fingerprint of a session that is closed; None if it is open.
     """
 
@@ -61,7 +61,7 @@ class _Steps:
         self.before = before
         self.noted = 0
         self.since: int | None = None
-        self.holder: ReplicaVariables | None = None
+        self.program: Program | None = None
         self.final: tuple[int, int] | None = None
 
     def due(self, step: int) -> bool:
@@ -77,14 +77,14 @@ class _Steps:
         if self.final is not None and self.final[0] == step:
             return self.final[1]
         try:
-            return replica_variables.digest(self.holder) if self.holder is not None and self.holder.complete else 0
+            return digest(self.program) if self.program is not None and self.program.complete else 0
         except Exception:  # at the end of the program the session may be closed
             return 0
 
-    def note(self, holder: ReplicaVariables, step: int) -> int:
+    def note(self, program: Program, step: int) -> int:
         """Return this rank's fingerprint before a step."""
         self.noted = step - 1
-        return replica_variables.digest(holder)
+        return digest(program)
 
 
 class ReplicaCheck:
@@ -106,7 +106,7 @@ class ReplicaCheck:
     def around(
         self,
         collectives: Sequence[Collective],
-        holder: ReplicaVariables | None,
+        program: Program | None,
         evaluates: bool,
         call: Callable[[], Any],
         failures: Failures | None = None,
@@ -118,7 +118,7 @@ class ReplicaCheck:
 
         Args:
           collectives: collectives that the call may execute.
-          holder: variables to compare, if it is due; None: nothing is compared.
+          program: variables to compare, if it is due; None: nothing is compared.
           evaluates: True if the call updates no variables.
           call: the call.
           failures: see ``Job.failing_plainly``.
@@ -129,14 +129,14 @@ class ReplicaCheck:
         """
         for collective in collectives:
             collective.says.evaluates = evaluates
-        carrier = None if holder is None else self._before(collectives, holder)
+        carrier = None if program is None else self._before(collectives, program)
         if carrier is not None and times_set:
             carrier.says.asks, carrier.says.times_set = True, times_set
         result = self._job.failing_plainly(call, failures)
         self._after(carrier)
         return result
 
-    def _before(self, collectives: Iterable[Collective], holder: ReplicaVariables) -> Collective | None:
+    def _before(self, collectives: Iterable[Collective], program: Program) -> Collective | None:
         """Attach a fingerprint to a collective before a call, if a comparison is due, and return this collective."""
         setting, blocks = self._job.switches.settings.check, self._blocks
         if setting == OFF:
@@ -145,26 +145,26 @@ class ReplicaCheck:
         if carrier is None:
             return None
         if blocks:
-            holder = BlockReplicas(holder, starts=True)
-        steps = self._steps_of(carrier, holder, setting)
+            program = BlockProgram(program, starts=True)
+        steps = self._steps_of(carrier, program, setting)
         step = carrier.taken - steps.before + 1
         # With a delay a note may have been sent whose answer a later step takes: ``noted`` tells.
         wanted = (carrier.heard.asked or steps.due(step)) and (steps.noted < step - 1 or step == 1)
         if wanted and not carrier.says.note and not self._job.switches.alone_depth:
-            carrier.says.note = steps.note(holder, step)
+            carrier.says.note = steps.note(program, step)
         return carrier
 
-    def _steps_of(self, carrier: Collective, holder: ReplicaVariables, setting: str) -> _Steps:
+    def _steps_of(self, carrier: Collective, program: Program, setting: str) -> _Steps:
         """Return the steps of the training of these variables. Another model may use a collective of the same name."""
         self._carriers.add(carrier)
         known = carrier.checks
-        steps: _Steps | None = known.get(holder.identity)
+        steps: _Steps | None = known.get(program.identity)
         if steps is None:
-            steps = known[holder.identity] = _Steps(setting, carrier.taken)
+            steps = known[program.identity] = _Steps(setting, carrier.taken)
             self._job.data_comparison.begin()
             for oldest in list(known)[:-_TRAININGS]:
                 del known[oldest]
-        steps.holder = holder
+        steps.program = program
         if carrier.check is not steps and carrier.check is not None:
             carrier.check.final = None  # the end of the program compares the last training only
         carrier.check = steps
@@ -184,9 +184,9 @@ class ReplicaCheck:
             )
         if len(notes) == self._job.world.size:
             self._job.data_comparison.compare(self._job.world.control)
-        self._compare(carrier.check, notes, carrier.check.holder, set_by_script)
+        self._compare(carrier.check, notes, carrier.check.program, set_by_script)
 
-    def eagerly(self, optimizer: Any, holder: Callable[[], ReplicaVariables]) -> None:
+    def eagerly(self, optimizer: Any, program: Callable[[], Program]) -> None:
         """Compare the variables, if it is due, before an optimizer applies gradients eagerly.
 
         Collective, if a comparison is due: all ranks. Raises as ``around`` does.
@@ -199,32 +199,32 @@ class ReplicaCheck:
             self._job.data_comparison.begin()
         steps.before += 1  # counts from 1 here
         if steps.due(steps.before):
-            there = holder()
+            there = program()
             self._job.data_comparison.compare(self._job.world.control)
             note = steps.note(there, steps.before)
             self._compare(steps, self._job.world.control.arrive(comparison.PLACE, note), there)
 
-    def _compare(self, steps: _Steps, notes: list[int], holder: ReplicaVariables, set_by_script: bool = False) -> None:
+    def _compare(self, steps: _Steps, notes: list[int], program: Program, set_by_script: bool = False) -> None:
         steps.compared()
         if len(set(notes)) > 1:
             take = comparison.SET_BY_SCRIPT if set_by_script else comparison.ROUNDING
-            comparison.settle(self._job.world.control, holder, self._told, steps.since or 0, steps.noted, take)
+            comparison.settle(self._job.world.control, program, self._told, steps.since or 0, steps.noted, take)
         steps.since = steps.noted
 
-    def now(self, place: str, holder: ReplicaVariables, take: str = comparison.ROUNDING) -> None:
+    def now(self, place: str, program: Program, take: str = comparison.ROUNDING) -> None:
         """Compare the variables of the ranks now. Collective: all ranks. Raises as ``around`` does.
 
         Args:
           place: description for messages, the same on all ranks.
-          holder: holder of this rank's variables.
+          program: the variables of this rank.
           take: which values to take if they differ; see ``comparison.settle``.
         """
         if self._job.switches.settings.check == OFF:
             return
         if self._blocks:
-            holder = BlockReplicas(holder, starts=False)
-        if len(set(self._job.world.control.arrive(place, replica_variables.digest(holder)))) > 1:
-            comparison.settle(self._job.world.control, holder, self._told, None, 0, take)
+            program = BlockProgram(program, starts=False)
+        if len(set(self._job.world.control.arrive(place, digest(program)))) > 1:
+            comparison.settle(self._job.world.control, program, self._told, None, 0, take)
 
     @property
     def _blocks(self) -> bool:
@@ -235,10 +235,10 @@ class ReplicaCheck:
         for carrier in self._carriers:
             carrier.says.asks = True
 
-    def closing(self, holder: ReplicaVariables) -> None:
+    def closing(self, program: Program) -> None:
         """Take a last fingerprint before a session is closed, if there were steps since the last comparison."""
         for carrier in self._carriers:
-            if carrier.check.holder.identity == holder.identity and _unseen(carrier):
+            if carrier.check.program.identity == program.identity and _unseen(carrier):
                 carrier.check.final = carrier.taken, carrier.check.taken(carrier.taken)
 
     def last(self) -> dict[str, int]:
@@ -260,11 +260,11 @@ class ReplicaCheck:
         for key in sorted(own.keys() & set.intersection(*(set(rank) for rank in ranks))):
             if len({rank[key] for rank in ranks}) == 1:
                 continue
-            carrier = next(c for c in self._carriers if f"step {c.taken} of {c.name}, " in key and c.check.holder)
+            carrier = next(c for c in self._carriers if f"step {c.taken} of {c.name}, " in key and c.check.program)
             steps: _Steps = carrier.check
-            assert steps.holder is not None
+            assert steps.program is not None
             if all(control.arrive(comparison.PLACE, int(steps.final is None))):
-                comparison.settle(control, steps.holder, self._told, steps.since or 0, carrier.taken)
+                comparison.settle(control, steps.program, self._told, steps.since or 0, carrier.taken)
             else:
                 announce(_AT_THE_END.format(carrier.taken, carrier.name, steps.since or 0))
 

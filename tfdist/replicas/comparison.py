@@ -12,7 +12,7 @@ import numpy as np
 
 from tfdist.core.checksum import checksum
 from tfdist.core.log import announce
-from tfdist.replicas.replica_variables import READ, STATISTIC, TRAINED, ReplicaVariables
+from tfdist.replicas.program import READ, STATISTIC, TRAINED, Program
 from tfdist.transport import agreement
 from tfdist.transport.errors import DisagreementError
 from tfdist.transport.interfaces import Channel
@@ -101,7 +101,7 @@ def _allowed(dtype: np.dtype, steps: int) -> float:
 
 
 def settle(
-    control: Channel, holder: ReplicaVariables, told: set[str], since: int | None, step: int, take: str = ROUNDING
+    control: Channel, program: Program, told: set[str], since: int | None, step: int, take: str = ROUNDING
 ) -> None:
     """Settle a difference between the ranks' fingerprints: take rank 0's values, or raise.
 
@@ -109,7 +109,7 @@ def settle(
 
     Args:
       control: channel of all ranks.
-      holder: holder of this rank's variables.
+      program: the variables of this rank.
       told: names of variables for which a log line was printed.
       since: number of the last step after which the ranks held the same values; None: not known.
       step: number of the step after which their values differ; 0: not known.
@@ -118,9 +118,9 @@ def settle(
     Raises:
       DisagreementError: the ranks hold other variables, or values that differ by more than rounding.
     """
-    replicas = holder.replicas()
+    replicas = program.replicas()
     agreement.agree(control, [one.line for one in replicas], PLACE, _OTHERS)
-    own = [checksum([value]) for value in holder.read(replicas)]
+    own = [checksum([value]) for value in program.read([one.variable for one in replicas])]
     first: list[int] = control.broadcast_object(own, PLACE)
     mine = [n for n, (a, b) in enumerate(zip(own, first, strict=True)) if a != b]
     ranks: list[list[int]] = control.all_gather_object(mine, PLACE)
@@ -131,11 +131,11 @@ def settle(
         more = f" (and {len(statistics) - 1} more)" if statistics[1:] else ""
         announce(_OF_BATCHES.format(f"{statistics[0].name}{more}"))
     for one in statistics:
-        holder.keep_own(one)
+        program.keep_own(one.variable)
     wanted = [number for number in wanted if replicas[number].kind != STATISTIC]
     worst = 0.0
     for number in wanted:
-        (value,) = holder.read(replicas[number : number + 1])
+        (value,) = program.read([replicas[number].variable])
         zero = np.array(value, order="C")
         control.arrive(PLACE)
         control.broadcast(zero.reshape(-1).view(np.uint8))
@@ -147,7 +147,7 @@ def settle(
                 _told(replicas[number].name, replicas[number].kind, far, distances[far], len(wanted), since, step)
             )
         worst = max(worst, *(one.relative for one in distances))
-        holder.load(replicas[number], zero)
+        program.load([(replicas[number].variable, zero)])
     if wanted and replicas[wanted[0]].name not in told:
         told.add(replicas[wanted[0]].name)
         announce(take.format(replicas[wanted[0]].name, len(wanted) - 1, worst))

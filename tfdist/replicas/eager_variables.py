@@ -20,40 +20,27 @@ def described(variable: Any) -> str:
     return f"variable {numberless(variable_name(variable))} {own.dtype.name} {own.shape}"
 
 
-class EagerVariables:
-    """Variables outside sessions, identified by their position; see ``initial_sync.Variables``.
-
-    Keras's names for an optimizer's variables do not identify them: they depend on what else a rank has built.
-    """
-
-    def __init__(self, variables: Sequence[Any]) -> None:
-        self._variables = variables
-
-    @property
-    def plan(self) -> list[str]:
-        """Lines that describe the variables, and must be the same on all ranks."""
-        return [f"variable {n}, {v.dtype.name} {v.shape}" for n, v in enumerate(self._variables)]
-
-    def read(self) -> dict[str, np.ndarray]:
-        """Return all values, by position."""
-        return {str(n): np.asarray(v.numpy()) for n, v in enumerate(self._variables)}
-
-    def load(self, values: initial_sync.Values) -> None:
-        """Assign the values to the variables."""
-        for position, value in values.items():
-            self._variables[int(position)].assign(value)
-
-
 def take_values(wanted: Sequence[Any], root: int, job: Job) -> None:
     """Set variables on every rank to one rank's values.
+
+    They are identified by their position. Keras's names for an optimizer's variables depend on what else a rank has
+    built.
 
     Collective: all ranks, with variables of the same dtypes and shapes in the same order.
 
     Raises:
       DisagreementError: the ranks have different variables.
     """
-    variables = EagerVariables(wanted)
-    initial_sync.begin(job.world.control, initial_sync.Participant("values", variables.plan, root=root), variables)
+    plan = [f"variable {n}, {v.dtype.name} {v.shape}" for n, v in enumerate(wanted)]
+
+    def read() -> dict[str, np.ndarray]:
+        return {str(n): np.asarray(v.numpy()) for n, v in enumerate(wanted)}
+
+    def load(values: initial_sync.Values) -> None:
+        for position, value in values.items():
+            wanted[int(position)].assign(value)
+
+    initial_sync.begin(job.world.control, initial_sync.Participant("values", plan, root=root), read, load)
 
 
 def average_values(wanted: Sequence[Any], job: Job) -> None:

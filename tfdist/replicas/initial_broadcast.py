@@ -13,7 +13,7 @@ from tfdist.compat.graphs import without_control_dependencies
 from tfdist.graph.graph_state import state_of
 from tfdist.graph.job import Job
 from tfdist.replicas.initial_sync import INITIALISER, Participant, Values, meet
-from tfdist.replicas.session_variables import array
+from tfdist.replicas.session_program import array
 from tfdist.transport.errors import DisagreementError
 
 _one_at_a_time = threading.Lock()

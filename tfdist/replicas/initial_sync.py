@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 
@@ -23,16 +22,6 @@ STEP, INITIALISER = "step", "initialiser"
 PLACE = "the exchange of variables before a first step"
 NAMES = "the comparison of the names of what is trained"
 Values = Mapping[str, np.ndarray]
-
-
-class Variables(Protocol):
-    """Variables that can be read and set, wherever they are."""
-
-    def read(self) -> dict[str, np.ndarray]:
-        """Return the values by name, of variables that have a value."""
-
-    def load(self, values: Values) -> None:
-        """Set the variables; unknown names are skipped."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,19 +44,25 @@ class Participant:
     root: int = 0
 
 
-def begin(channel: Channel, visitor: Participant, variables: Variables) -> None:
+def begin(channel: Channel, visitor: Participant, read: Callable[[], Values], load: Callable[[Values], None]) -> None:
     """Agree, and take the root's values if any rank wants them.
 
     Collective: all ranks; ranks in an initialiser may join for one round.
+
+    Args:
+      channel: channel of all ranks.
+      visitor: this rank.
+      read: function that returns the values of the variables that have one, by name.
+      load: function that sets variables by name; unknown names are skipped.
 
     Raises:
       DisagreementError: the ranks' plans differ.
     """
     complete = False
     while not complete:
-        complete, values = meet(channel, visitor, variables.read)
+        complete, values = meet(channel, visitor, read)
         if channel.rank != visitor.root and values:
-            variables.load(values)
+            load(values)
 
 
 def meet(channel: Channel, visitor: Participant, read: Callable[[], Values]) -> tuple[bool, dict[str, np.ndarray]]:

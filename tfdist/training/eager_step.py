@@ -24,8 +24,8 @@ from tfdist.graph.job import Job
 from tfdist.graph.markers import times, variable_key, variable_name
 from tfdist.replicas import initial_sync
 from tfdist.replicas.check import ReplicaCheck
+from tfdist.replicas.eager_program import EagerProgram
 from tfdist.replicas.eager_variables import described
-from tfdist.replicas.replicas import EagerReplicas
 from tfdist.replicas.shared_variables import SharedVariables
 from tfdist.transport import agreement
 
@@ -183,7 +183,7 @@ class EagerSteps:
         """Return the pairs that an optimizer is to apply, with averaged gradients. Collective: all ranks."""
         gradients, sources = zip(*pairs, strict=True) if pairs else ((), ())
         self._variables.trained.update(variable_key(s) for g, s in pairs if g is not None and _is_variable(s))
-        self._replicas.eagerly(optimizer, lambda: self._held(optimizer, sources))
+        self._replicas.eagerly(optimizer, lambda: self._program(optimizer, sources))
         self._reads.clear()
         own = [not self.is_average(g) and variable_key(s) in self._thread.own for g, s in pairs]
         for source in sources:
@@ -193,12 +193,12 @@ class EagerSteps:
         )
         return list(zip(averaged, sources, strict=True))
 
-    def _held(self, optimizer: Any, sources: Sequence[Any]) -> EagerReplicas:
+    def _program(self, optimizer: Any, sources: Sequence[Any]) -> EagerProgram:
         self._variables.applied_by(optimizer)
         read = [v for one in self._reads.values() if (v := one()) is not None]
         read = [v for v in read if not hasattr(v, tf_variables.STATISTIC)]  # a layer reads them to move them
         own = [v for v in optimizers.variables(optimizer) if tf_variables.has_name(v)]
-        return EagerReplicas(self._variables, [*map(native, sources), *own, *read], self._reads.keys())
+        return EagerProgram(self._variables, [*map(native, sources), *own, *read], self._reads.keys())
 
     def left(self, keys: Sequence[Hashable], names: Sequence[str], gradients: Sequence[Any]) -> list[Any]:
         """Return the averages of gradients that a function has returned.

@@ -20,7 +20,7 @@ from tfdist.compat.variables import native, random_state
 from tfdist.engine.collective import StopRequest
 from tfdist.graph.job import Job, LastSteps
 from tfdist.replicas.check import ReplicaCheck
-from tfdist.replicas.replicas import EagerReplicas
+from tfdist.replicas.eager_program import EagerProgram
 from tfdist.replicas.shared_variables import SharedVariables
 from tfdist.training.moments import Moments
 from tfdist.transport.errors import DisagreementError
@@ -118,10 +118,10 @@ def weights_and_state(model: Any, job: Job) -> list[Any]:
     return [native(v) for v in known if not random_state(v)]
 
 
-def held_by(model: Any, variables: SharedVariables) -> EagerReplicas:
+def program_of(model: Any, variables: SharedVariables) -> EagerProgram:
     """Return the variables of a trained model that must be the same on all ranks."""
     own = [v for v in optimizers.variables(getattr(model, "optimizer", None)) if tf_variables.has_name(v)]
-    return EagerReplicas(variables, [*map(native, model.weights), *own])
+    return EagerProgram(variables, [*map(native, model.weights), *own])
 
 
 @functools.cache
@@ -165,7 +165,7 @@ def agreeing(callback: Any) -> tuple[Any, Any, Any]:
             self._pause()
             place = f"the end of epoch {epoch + 1} of model.fit"
             if self.writes:
-                self._replicas.now(place, held_by(self.model, self._variables))
+                self._replicas.now(place, program_of(self.model, self._variables))
             if logs is not None:
                 logs.update(averaged_logs(dict(logs), place, self._job))
 
@@ -202,7 +202,7 @@ def agreeing(callback: Any) -> tuple[Any, Any, Any]:
             place = "the end of model.fit"
             if any(self._job.world.control.arrive(place, int(self._variables.any_set))):
                 self._variables.share_new(f"{place}, where a callback has set weights")
-            self._replicas.now(place, held_by(self.model, self._variables))
+            self._replicas.now(place, program_of(self.model, self._variables))
 
     class Last(callback):  # type: ignore[misc]
         """Marks the last steps of an epoch when the number of steps is known."""

@@ -26,9 +26,9 @@ from tfdist.graph.op_builder import build_meetings
 from tfdist.graph.traversal import ancestors
 from tfdist.replicas import initial_sync
 from tfdist.replicas.check import ReplicaCheck
+from tfdist.replicas.eager_program import EagerProgram
 from tfdist.replicas.earlier_graphs import earlier_graphs
 from tfdist.replicas.loss_reads import loss_reads
-from tfdist.replicas.replicas import EagerReplicas
 from tfdist.replicas.shared_variables import SharedVariables
 from tfdist.training.eager_step import EagerSteps
 from tfdist.transport import agreement
@@ -40,12 +40,12 @@ class _Prepared(NamedTuple):
     """What a function's calls with the same variables need.
 
     Attributes:
-      replicas: the variables that must be the same on all ranks; None if the function does not communicate.
+      program: the variables that it uses; None if the function does not communicate.
       returned_gradients: the gradients that it returns, by their number among the outputs.
       set_inside: trained variables that it sets to its inputs.
     """
 
-    replicas: EagerReplicas | None
+    program: EagerProgram | None
     returned_gradients: dict[int, Returned]
     set_inside: list[weakref.ref[Any]]
 
@@ -110,7 +110,7 @@ class FunctionSteps:
             used = [*_captured(graph), *arguments]
             self._begin(state, {outside.get(key, key) for key in state.trained}, used)
             state.prepared[given] = self._prepared(graph, state, used)
-        replicas, returned_gradients, set_inside = state.prepared[given]
+        program, returned_gradients, set_inside = state.prepared[given]
         self._share_set(state)
 
         def met() -> Any:
@@ -119,7 +119,7 @@ class FunctionSteps:
             return call()
 
         ended = function_state.ending(met, state.blocks)
-        result = self._replicas.around(list(state.collectives), replicas, not state.applied, ended)
+        result = self._replicas.around(list(state.collectives), program, not state.applied, ended)
         if returned_gradients:
             last = {c: c.step for c in self._job.functions.executed_last}
             result = self._averaged(result, returned_gradients, _outside(graph, state, inputs))
@@ -212,12 +212,12 @@ class FunctionSteps:
             self._variables.share(used)
 
     def _prepared(self, graph: Any, state: function_state.FunctionState, used: Sequence[Any]) -> _Prepared:
-        replicas = None
+        program = None
         if state.collectives:
             reads = loss_reads([tensor for mark in state.marks for tensor in mark.sources])
-            replicas = EagerReplicas(self._variables, used, reads)
+            program = EagerProgram(self._variables, used, reads)
         returned = writes.returned(graph)
-        return _Prepared(replicas, returned, self._set_inside(graph, state) if returned or state.leaves else [])
+        return _Prepared(program, returned, self._set_inside(graph, state) if returned or state.leaves else [])
 
     def _call_inside(
         self, graph: Any, state: function_state.FunctionState, inputs: Sequence[Any], call: Callable[[], Any]

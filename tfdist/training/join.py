@@ -36,7 +36,9 @@ def join(job: Job, sessions: SessionSteps) -> int:
     job.world.waits.announce("running")
     steps: list[int] = job.world.control.all_gather_object(trained, "the end of tfdist.join")
     last = steps.index(max(steps))
-    initial_sync.begin(job.world.control, initial_sync.Participant("join", [], root=last), sessions.variables(session))
+    program = sessions.program(session)
+    participant = initial_sync.Participant("join", [], root=last)
+    initial_sync.begin(job.world.control, participant, program.values, program.set)
     return last
 
 

@@ -24,9 +24,7 @@ from tfdist.graph.job import Job
 from tfdist.replicas import comparison, initial_sync
 from tfdist.replicas.check import ReplicaCheck
 from tfdist.replicas.earlier_graphs import earlier_graphs
-from tfdist.replicas.replica_variables import ReplicaVariables
-from tfdist.replicas.replicas import SessionReplicas
-from tfdist.replicas.session_variables import SessionVariables, settable
+from tfdist.replicas.session_program import SessionProgram, settable
 from tfdist.training.moments import Moments
 
 
@@ -45,7 +43,7 @@ class SessionSteps:
         self._job = job
         self._replicas = replicas
         self._trained: weakref.ref[Any] | None = None
-        self._held: weakref.WeakKeyDictionary[Any, SessionReplicas] = weakref.WeakKeyDictionary()
+        self._programs: weakref.WeakKeyDictionary[Any, SessionProgram] = weakref.WeakKeyDictionary()
         self._warned = False
         self._earlier = earlier_graphs()
         self._moments = moments
@@ -57,15 +55,11 @@ class SessionSteps:
 
     def that_trained(self) -> list[Any]:
         """Return the open sessions that have communicated, in the order of their first step."""
-        return [session for session in list(self._held) if is_open(session)]
+        return [session for session in list(self._programs) if is_open(session)]
 
-    def holder(self, session: Any) -> ReplicaVariables:
-        """Return a holder of a session's variables, to compare them between the ranks."""
-        return SessionReplicas(session, self._run)
-
-    def variables(self, session: Any) -> SessionVariables:
+    def program(self, session: Any) -> SessionProgram:
         """Return the variables of a session."""
-        return SessionVariables(session, self._run)
+        return self._programs.get(session) or SessionProgram(session, self._run)
 
     def created(self, session: Any) -> None:
         """Share rank 0's values when a monitored session is ready. Collective: all ranks, if its graph communicates.
@@ -93,11 +87,9 @@ class SessionSteps:
         trained = {v.op.name for v in graph.get_collection(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES)}
         notes = state.of_session(session)
         own = tuple(sorted((notes.own or set()) - trained))
-        initial_sync.begin(
-            self._job.world.control,
-            initial_sync.Participant(initial_sync.STEP, plan, state.broadcasts, own),
-            self.variables(session),
-        )
+        program = self.program(session)
+        participant = initial_sync.Participant(initial_sync.STEP, plan, state.broadcasts, own)
+        initial_sync.begin(self._job.world.control, participant, program.values, program.set)
         self._job.open(state.world_collectives)
         for collective in state.world_collectives:
             collective.heard.root_only = False  # a collective that does not run in this step would keep an old value
@@ -107,8 +99,8 @@ class SessionSteps:
 
     def closes(self, session: Any) -> None:
         """Note that a session is about to be closed."""
-        if session in self._held:
-            self._replicas.closing(self._held[session])
+        if session in self._programs:
+            self._replicas.closing(self._programs[session])
 
     def _warn_of_order(self, names: tuple[str, ...]) -> None:
         """Warn that TensorFlow may start two collectives in another order on each rank."""
@@ -139,11 +131,10 @@ class SessionSteps:
     def _together(self, session: Any, state: GraphState, reach: Reach, call: Callable[[], Any]) -> Any:
         """Run a call that executes collectives. Collective: the ranks of these collectives."""
 
-        if session not in self._held:
-            self._held[session] = SessionReplicas(session, self._run)
-        holder, notes = self._held[session], state.of_session(session)
+        program = self._programs[session] = self.program(session)
+        notes = state.of_session(session)
         times_set, notes.set_since = notes.set_since, 0
-        compared = holder if state.broadcasts else None
+        compared = program if state.broadcasts else None
         blocks = [state.blocks[c] for c in reach.collectives if c in state.blocks]
         ended = function_state.ending(call, blocks, session)
         in_any_order = self._job.world.waits.unordered() if reach.unordered else contextlib.nullcontext()
@@ -154,7 +145,7 @@ class SessionSteps:
         if any(c.heard.set_apart for c in reach.collectives):
             self._job.say_set_apart()
             if self._job.switches.settings.sync == "gradients":  # in a block each rank has its own values
-                self._replicas.now(comparison.PLACE, holder, comparison.SET_BY_SCRIPT)
+                self._replicas.now(comparison.PLACE, program, comparison.SET_BY_SCRIPT)
         return result
 
     def callable_made(self, session: Any) -> None:

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from tfdist.graph.job import Job
 from tfdist.replicas.check import ReplicaCheck
-from tfdist.replicas.replica_variables import ReplicaVariables
-from tfdist.replicas.replicas import EagerReplicas
+from tfdist.replicas.eager_program import EagerProgram
+from tfdist.replicas.program import Program
 from tfdist.replicas.shared_variables import SharedVariables
 from tfdist.training.eager_step import EagerSteps
 from tfdist.training.fit import FitSteps
@@ -46,6 +46,6 @@ class Steps:
         self.functions = FunctionSteps(job, self.variables, self.eager, self.replicas, self.moments.runs)
         self.fit = FitSteps(job, self.variables, self.replicas, self.moments)
 
-    def holder_of(self, variables: Sequence[Any]) -> ReplicaVariables:
-        """Return a holder of variables outside sessions, to compare them between the ranks."""
-        return EagerReplicas(self.variables, variables)
+    def program(self, session: Any, variables: Sequence[Any]) -> Program:
+        """Return the program of these variables: a session, or for None this process outside sessions."""
+        return EagerProgram(self.variables, variables) if session is None else self.sessions.program(session)

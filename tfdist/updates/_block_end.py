@@ -10,43 +10,35 @@ from typing import Any
 
 import numpy as np
 
-from tfdist.compat.variables import value
+from tfdist.graph.job import Job
 from tfdist.replicas.eager_variables import mean_of_ranks
-from tfdist.training.steps import Steps
+from tfdist.replicas.program import Program
 from tfdist.updates._local_sgd_state import LocalSGDState
 
 
-def read(steps: Steps, session: Any, variables: Sequence[Any]) -> list[np.ndarray]:
-    """Return the values of variables in a session, zeros for an uninitialised one; ``session`` None: outside."""
-    return [value(v) for v in variables] if session is None else steps.sessions.variables(session).values(variables)
-
-
-def position_of(steps: Steps, session: Any, state: LocalSGDState) -> int:
-    """Return a state's position in its block, in a session or outside."""
-    return int(read(steps, session, [state.position])[0])
+def position_of(program: Program, state: LocalSGDState) -> int:
+    """Return a state's position in its block."""
+    return int(next(program.read([state.position])))
 
 
 class BlockEnd:
     """Values of variables at a block's end.
 
     Args:
-      steps: objects around the training steps of this process.
-      session: session of the variables; None outside sessions.
+      program: the session of the variables, or this process.
       state: state of the blocks.
       numbers: positions, in the state, of the trained variables whose block ends.
       whole: variables whose values are averaged with them.
     """
 
-    def __init__(
-        self, steps: Steps, session: Any, state: LocalSGDState, numbers: Sequence[int], whole: Sequence[Any]
-    ) -> None:
-        self._steps, self._session, self._state = steps, session, state
+    def __init__(self, program: Program, state: LocalSGDState, numbers: Sequence[int], whole: Sequence[Any]) -> None:
+        self._program, self._state = program, state
         self._numbers, self._whole = numbers, whole
         kinds = (state.variables, state.starts, *([state.changes] if state.changes else []))
         own = [kind[n] for kind in kinds for n in numbers]
         used = [*own, *whole, *(slot.variable for slot in state.slots), state.position]
         self._variables = list({id(v): v for v in used}.values())
-        self._before = dict(zip(map(id, self._variables), read(steps, session, self._variables), strict=True))
+        self._before = dict(zip(map(id, self._variables), program.read(self._variables), strict=True))
         self._new: dict[int, np.ndarray] = {}
 
     def value(self, variable: Any) -> np.ndarray:
@@ -91,35 +83,29 @@ class BlockEnd:
 
     def store(self) -> None:
         """Set the variables that have new values."""
-        new = [(v, self._new[id(v)]) for v in self._variables if id(v) in self._new]
-        if self._session is not None:
-            self._steps.sessions.variables(self._session).load({v.name: value for v, value in new})
-            return
-        with self._steps.variables.setting():
-            for variable, value in new:
-                variable.assign(value)
+        self._program.load([(v, self._new[id(v)]) for v in self._variables if id(v) in self._new])
 
 
-def land(steps: Steps, session: Any, state: LocalSGDState) -> None:
+def land(program: Program, state: LocalSGDState) -> None:
     """Merge the result of the exchange in flight."""
     flying, state.in_flight = state.in_flight, None
     assert flying is not None
-    end = BlockEnd(steps, session, state, state.fragments[flying.fragment], flying.whole)
+    end = BlockEnd(program, state, state.fragments[flying.fragment], flying.whole)
     end.merge(flying.results(), delayed=True)
     end.store()
 
 
-def cut_off(steps: Steps, session: Any, state: LocalSGDState) -> None:
+def cut_off(program: Program, state: LocalSGDState, job: Job) -> None:
     """End the block, after which all ranks have the same values. Collective: all ranks.
 
     All fragments are exchanged, and also what rounding has lost in earlier exchanges. Before that, the result of an
     exchange in flight is merged.
     """
     if state.in_flight is not None:
-        land(steps, session, state)
-    job, rule, numbers = steps.job, state.rule, range(len(state.variables))
+        land(program, state)
+    rule, numbers = state.rule, range(len(state.variables))
     lost = {n: job.world.size * rest.reshape(state.variables[n].shape) for n, rest in state.take_lost().items()}
-    end = BlockEnd(steps, session, state, numbers, [*state.averaged_whole, *state.moving])
+    end = BlockEnd(program, state, numbers, [*state.averaged_whole, *state.moving])
     if end.value(state.position) > 0:
         brought = [own + lost.get(n, 0) for n, own in enumerate(end.brought())]
         end.merge([mean_of_ranks(own, job) for own in brought])

@@ -16,8 +16,8 @@ from tfdist.core.settings import SettingsError
 from tfdist.engine.collective import Collective
 from tfdist.graph.markers import numberless, variable_key, variable_name
 from tfdist.graph.variable_average import VariableAverage
-from tfdist.replicas.replica_variables import starts_from
-from tfdist.replicas.session_variables import settable
+from tfdist.replicas.program import starts_from
+from tfdist.replicas.session_program import settable
 from tfdist.updates._optimizer_state import Slot
 from tfdist.updates.bmuf import BlockSettings, fragments_of
 from tfdist.updates.error_feedback import graph_variable

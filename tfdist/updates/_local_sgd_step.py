@@ -203,7 +203,8 @@ class LocalSGDStep:
             return
         state, rule, reached = self._state, self._rule, list(self._reached)
         self._reached.clear()
-        position = position_of(self._steps, session, state)
+        program = self._steps.program(session, state.variables)
+        position = position_of(program, state)
         if reached != [position]:
             raise RuntimeError(
                 f"the block of {state.names[0]} is due after step {reached[0]}, and the call on rank "
@@ -212,12 +213,12 @@ class LocalSGDStep:
                 "one call (steps_per_execution, or a loop in the function)"
             )
         if state.in_flight is not None and state.in_flight_since == position - rule.delay:
-            land(self._steps, session, state)
+            land(program, state)
         if rule.streams and position % rule.between:
             return
         number = (position // rule.between - 1) % rule.fragments
         average = self._exchanges[number]
-        end = BlockEnd(self._steps, session, state, state.fragments[number], average.whole)
+        end = BlockEnd(program, state, state.fragments[number], average.whole)
         if rule.delay:
             average.begin(end.brought())
             state.in_flight, state.in_flight_since = average, position

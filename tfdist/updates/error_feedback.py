@@ -86,18 +86,18 @@ class ErrorFeedback:
         """
         kept = {v.name: _pending(c) for c, v in _variables(session.graph).items()}
         kept = {name: pending for name, pending in kept.items() if pending.any()}
-        variables = self._steps.sessions.variables(session)
-        variables.load(kept)
+        program = self._steps.sessions.program(session)
+        program.set(kept)
         try:
             yield
         finally:
-            variables.load({name: np.zeros_like(pending) for name, pending in kept.items()})
+            program.set({name: np.zeros_like(pending) for name, pending in kept.items()})
 
     def _begun(self, session: Any) -> None:
         """Pass rounding errors from a restored checkpoint to the next step, before a session's first step."""
-        variables = self._steps.sessions.variables(session)
+        program = self._steps.sessions.program(session)
         for collective, variable in _variables(session.graph).items():
-            value = variables.value(variable)
+            value = program.value(variable)
             if value is None or not value.any():
                 continue
             exchanges = _with_rest(collective)
@@ -105,7 +105,7 @@ class ErrorFeedback:
             for exchange, part in zip(exchanges, np.split(value, ends), strict=True):
                 exchange.take_lost()  # drop errors of steps after that checkpoint
                 exchange.pending = part
-            variables.load({variable.name: np.zeros_like(value)})
+            program.load([(variable, np.zeros_like(value))])
 
 
 error_feedback_of = functools.cache(ErrorFeedback)  # the one of this process

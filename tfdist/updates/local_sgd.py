@@ -23,6 +23,7 @@ from tfdist.core.settings import SettingsError
 from tfdist.gradients.average import reducer_of
 from tfdist.graph import function_state
 from tfdist.graph.markers import variable_key, variable_name
+from tfdist.replicas.program import Program
 from tfdist.training.steps import Steps
 from tfdist.transport import agreement
 from tfdist.updates._block_end import cut_off, position_of
@@ -40,7 +41,7 @@ _DIFFERENT = (
 )
 
 
-_Open = list[tuple[Any, LocalSGDState, int]]  # open blocks: session or None, state, position
+_Open = list[tuple[Program, LocalSGDState, int]]  # open blocks and their positions
 
 
 class LocalSGD(Stage):
@@ -126,7 +127,7 @@ class LocalSGD(Stage):
 
     def _end(self, sessions: Callable[[], Sequence[Any]], unless_different: bool = False) -> None:
         """End the open blocks there. The ranks compare first what is open."""
-        job, steps = self._job, self._steps
+        job = self._job
         if job.switches.settings.sync == "gradients" and not self._used:
             return
         with eager.mode():  # also where a graph is the default
@@ -138,16 +139,16 @@ class LocalSGD(Stage):
                 if unless_different and self._ranks_differ(open_):
                     return
                 agreement.agree(job.world.control, _described(open_), _PLACE, _DIFFERENT)
-            for session, state, _ in open_:
-                cut_off(steps, session, state)
-            for session, state, _ in open_:
-                held = steps.holder_of(state.variables) if session is None else steps.sessions.holder(session)
-                steps.replicas.now(_PLACE, held)
+            for program, state, _ in open_:
+                cut_off(program, state, job)
+            for program, *_ in open_:
+                self._steps.replicas.now(_PLACE, program)
 
     def _open(self, sessions: Sequence[Any]) -> _Open:
-        every = [(session, state) for session in sessions for state in self._at(session)]
-        found = [(session, state, position_of(self._steps, session, state)) for session, state in every]
-        return [(session, state, done) for session, state, done in found if done > 0 or state.keeps_back]
+        there = ((session, state) for session in sessions for state in self._at(session))
+        every = [(self._steps.program(session, state.variables), state) for session, state in there]
+        found = [(program, state, position_of(program, state)) for program, state in every]
+        return [(program, state, done) for program, state, done in found if done > 0 or state.keeps_back]
 
     def _ranks_differ(self, open_: _Open) -> bool:
         return len(set(self._job.world.control.arrive(_PLACE, agreement.number(_described(open_))))) > 1

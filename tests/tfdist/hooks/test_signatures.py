@@ -133,7 +133,7 @@ def replaced() -> Iterator[dict[str, tuple[Any, ...]]]:
             fit=fit,
             moments=Moments(),
             replicas=functions,
-            holder_of=None,
+            program=None,
         )
         recorded = Recorded()
         for point in install._TABLE[:-1]:  # the last one patches Python: uncaught exceptions, and exit codes

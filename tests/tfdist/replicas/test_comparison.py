@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -14,7 +14,7 @@ import tensorflow as tf
 from tests.tfdist.transport.thread_ranks import ThreadChannel, on_ranks
 from tfdist.replicas import comparison
 from tfdist.replicas.comparison import distance
-from tfdist.replicas.replica_variables import READ, STATISTIC, TRAINED, ReplicaVariable, digest
+from tfdist.replicas.program import READ, STATISTIC, TRAINED, Replica, digest
 from tfdist.transport.errors import DisagreementError
 
 
@@ -73,19 +73,19 @@ class Pretended:
         self.values = values
         self._kinds = kinds
 
-    def replicas(self) -> list[ReplicaVariable]:
+    def replicas(self) -> list[Replica]:
         kinds = {name: self._kinds.get(name, TRAINED) for name in self.values}
-        variables = {name: SimpleNamespace(shape=tf.TensorShape(v.shape)) for name, v in self.values.items()}
-        return [ReplicaVariable(n, kinds[n], variables[n], f"{v.dtype} {v.shape}") for n, v in self.values.items()]
+        variables = {n: SimpleNamespace(name=n, shape=tf.TensorShape(v.shape)) for n, v in self.values.items()}
+        return [Replica(n, kinds[n], variables[n], f"{v.dtype} {v.shape}") for n, v in self.values.items()]
 
-    def read(self, replicas: Sequence[ReplicaVariable]) -> Iterator[np.ndarray]:
-        return (self.values[one.name] for one in replicas)
+    def read(self, variables: Sequence[Any]) -> Iterator[np.ndarray]:
+        return (self.values[one.name] for one in variables)
 
-    def load(self, replica: ReplicaVariable, value: np.ndarray) -> None:
-        self.values[replica.name] = value
+    def load(self, values: Iterable[tuple[Any, np.ndarray]]) -> None:
+        self.values.update({one.name: value for one, value in values})
 
-    def keep_own(self, replica: ReplicaVariable) -> None:
-        del self.values[replica.name]
+    def keep_own(self, variable: Any) -> None:
+        del self.values[variable.name]
 
 
 class Channel(ThreadChannel):
