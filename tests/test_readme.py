@@ -183,7 +183,7 @@ def test_the_eager_scripts_of_the_readmes(tmp_path: Path) -> None:
         AFTER_STAGE,
         BEFORE_EMERGENCY.format(directory=str(tmp_path)),
         "try:",
-        textwrap.indent(block("tfdist/docs/semantics.md", "try:\n    model.fit("), "    "),
+        textwrap.indent(block("tfdist/docs/troubleshooting.md", "try:\n    model.fit("), "    "),
         AFTER_EMERGENCY,
     ]
     path = tmp_path / "script.py"
