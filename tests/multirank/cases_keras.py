@@ -204,11 +204,13 @@ def case_float8() -> None:
     expected = one_process(lambda: trained(quantized, lambda: keras.optimizers.SGD(0.1), fit, False, 0))
     for scale in ("none", "64"):  # Keras has no float8 with run_eagerly
         factor = tfdist.size() * (64 if scale == "64" else 1)
+        # Gradients of outputs that are larger by another factor than a power of 2 are rounded differently, to 2 bits.
+        near = 2e-2 if factor.bit_count() == 1 else 2**-3
         found = ours(scale)
         for name, one, other in zip(names, found.values(), expected.values(), strict=False):
             with subtest(scale, name):
                 wanted = other * factor if "outputs_grad" in name else other
-                np.testing.assert_allclose(one, wanted, rtol=2e-2, atol=2e-2 * np.abs(wanted).max())
+                np.testing.assert_allclose(one, wanted, rtol=2e-2, atol=near * np.abs(wanted).max())
     with settings(accumulate_steps=2), pytest.raises(tfdist.SettingsError, match="is overwritten with its gradient"):
         ours("none")
 
