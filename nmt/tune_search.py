@@ -40,6 +40,7 @@ class TuneOptions:
     """Command-line options of `nmt.tune_search`."""
 
     title: ClassVar[str] = "options"
+    SPELT: ClassVar[dict[str, str]] = {"length_penalty_weight": "weights"}
     PASSED_ON: ClassVar[Sequence[str]] = ("out_dir", "ckpt", "dev_prefix", "infer_batch_size", "shortlist", "precision")
 
     out_dir: str | None = option(None, "Directory of the run; its latest checkpoint translates.", required=True)
