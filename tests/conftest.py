@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import signal
 from collections.abc import Sequence
 
 import pytest
@@ -14,6 +15,7 @@ from tests.launch import EVERY_CASE
 _COMPUTES = {"multirank", "nmt"}  # folders
 # As in startup/sitecustomize.py: graphs are millions of objects, and collections took a seventh of the time.
 gc.set_threshold(50_000, 20, 100)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a check in the background ignores it, and so do its children
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
