@@ -155,6 +155,8 @@ WAYS: dict[str, Callable[[dict[str, Any], list[Feed]], Values]] = {
     "function, gradients in hand": lambda settings, feeds: in_a_function(settings, feeds, in_hand=True),
     "eagerly": lambda settings, feeds: in_a_function(settings, feeds, function=False),
 }
+if not hasattr(keras.optimizers, "MultiOptimizer"):  # since Keras 3.15
+    del WAYS["fit, several optimizers"]
 
 
 def case_larc_scales_averages() -> None:
@@ -187,7 +189,7 @@ def case_larc_by_a_setting() -> None:
                 with subtest(mode, way):
                     found = train({}, own)
                     assert_close({n: v.astype(np.float64) for n, v in found.items()}, expected, 1e-5)
-            for way, train in list(ways.items())[:3]:
+            for way, train in [(way, train) for way, train in ways.items() if way.startswith(("session", "fit"))]:
                 with subtest(mode, way, "twice"), pytest.raises(tfdist.SettingsError, match="has LARC already"):
                     train({"eta": eta, "mode": mode}, own)
     finally:

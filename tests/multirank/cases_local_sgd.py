@@ -597,7 +597,10 @@ class Lookahead(keras.optimizers.SGD):
 
 def case_slots_that_begin_as_copies() -> None:
     """A reset makes them copies of the new weights again, in a function and at a block that is cut off."""
-    for make, name in ((lambda: Lookahead(RATE), "slow"), (lambda: keras.optimizers.ScheduleFreeAdamW(), "_momentums")):
+    makers: list[tuple[Any, str]] = [(lambda: Lookahead(RATE), "slow")]
+    if hasattr(keras.optimizers, "ScheduleFreeAdamW"):  # since Keras 3.14
+        makers.append((keras.optimizers.ScheduleFreeAdamW, "_momentums"))
+    for make, name in makers:
         for steps in (BLOCK, 1):
             with subtest(name, steps), PLAIN.set():
                 weights = [tf.Variable(FIRST["w"]), tf.Variable(FIRST["e"])]
@@ -621,6 +624,8 @@ def case_optimizers_that_hold_others() -> None:
 
     def several() -> Any:
         inner = keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5)
+        if not hasattr(keras.optimizers, "MultiOptimizer"):  # since Keras 3.15
+            return keras.optimizers.LossScaleOptimizer(inner)
         return keras.optimizers.MultiOptimizer(
             keras.optimizers.OptimizerMap(keras.optimizers.SGD(0.2), {".*1/.*": inner})
         )
