@@ -28,7 +28,6 @@ from nmt.core.files import make_directory
 from nmt.core.ranks import call_on_root
 from nmt.core.scratch import scratch_folder
 from nmt.options.config import Config
-from nmt.options.derived_settings import RunSettings
 from nmt.options.option import option
 from nmt.options.search_options import SearchOptions
 from nmt.runs.program import run_on_ranks
@@ -69,20 +68,18 @@ def export(options: ExportOptions, ranks: Processes) -> None:
     Collective: every rank calls, with equal options; rank 0 writes.
 
     Raises:
-        AgreedError: on every rank, for a user's mistake.
+        CollectiveError: on every rank, for a user's mistake.
     """
     config, saved = call_on_root(ranks, options.configured)
-    ranks.multiply_in(config.precision)
-    settings = RunSettings.of(config)
-    trained = load(settings, saved, ranks, ranks.untouched)
-    call_on_root(ranks, functools.partial(_write, options, settings, trained, ranks))
+    trained = load(config, saved, ranks)
+    call_on_root(ranks, functools.partial(_write, options, config, trained, ranks))
 
 
-def _write(options: ExportOptions, settings: RunSettings, trained: Trained, ranks: Processes) -> None:
+def _write(options: ExportOptions, config: Config, trained: Trained, ranks: Processes) -> None:
     target, session = Path(str(options.export_dir)), trained.weights.session
     with ranks.alone("export"), session.graph.as_default(), ranks.untouched():
         lines = v1.placeholder(tf.string, [None], "lines")
-        texts, scores = string_translations(trained.weights.translator, trained.vocabularies, settings.search, lines)
+        texts, scores = string_translations(trained.weights.translator, trained.vocabularies, config, lines)
         outputs = {"translations": texts} | ({} if scores is None else {"scores": tf.cast(scores, tf.float32)})
         parent, scratch = make_directory(target.absolute().parent), target
         try:
@@ -94,7 +91,7 @@ def _write(options: ExportOptions, settings: RunSettings, trained: Trained, rank
                     main_op=v1.tables_initializer(),
                 )  # fmt: skip
                 builder.save()
-                copy_preparation(settings.config.vocab_prefix, scratch / "model" / "assets.extra")
+                copy_preparation(config.vocab_prefix, scratch / "model" / "assets.extra")
                 os.rename(scratch / "model", target)
         except (OSError, tf.errors.OpError) as error:
             reason = str(error.strerror if isinstance(error, OSError) else reason_of(error))
@@ -103,7 +100,7 @@ def _write(options: ExportOptions, settings: RunSettings, trained: Trained, rank
                 f"--export_dir={target} cannot be written ({reason}): choose another, where you may write and the disk "
                 "has room"
             ) from error
-    print(f"# {target}: the model of {','.join(trained.paths)}, {settings.search.mode}", flush=True)
+    print(f"# {target}: the model of {','.join(trained.paths)}, {config.search_mode}", flush=True)
 
 
 def main(argv: Sequence[str]) -> int:

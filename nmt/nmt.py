@@ -11,16 +11,13 @@ from collections.abc import Sequence
 
 from nmt.core.ranks import call_on_root
 from nmt.options.command import exit_code
-from nmt.options.config import Config
-from nmt.options.derived_settings import RunSettings
+from nmt.options.config import FIELDS, Config
 from nmt.options.flags import asks_for_help, help_text
-from nmt.options.option import make
-from nmt.options.resolve import configure
+from nmt.runs.configure import configure
 from nmt.runs.program import start
 from nmt.runs.tfdist_ranks import Processes
 from nmt.runs.training_run import train_model
 from nmt.runs.translation_run import infer
-from nmt.train.synchronisation import Synchronisation
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,26 +33,24 @@ def run(arguments: Sequence[str], ranks: Processes) -> None:
     Collective: every rank calls; the arguments of rank 0 count.
 
     Raises:
-        AgreedError: on every rank, for a user's mistake.
+        CollectiveError: on every rank, for a user's mistake.
         InputError: on the rank that writes, for an error during training, such as a full disk.
     """
     if asks_for_help(arguments):
         call_on_root(ranks, lambda: print(help_text("python -m nmt.nmt --name=value ...", Config), end=""))
         return
     config, saved = call_on_root(ranks, lambda: configure(arguments))
-    ranks.multiply_in(config.precision)
     if config.is_inference:
-        infer(RunSettings.of(config), saved, ranks, ranks.untouched)
+        infer(config, saved, ranks)
     else:
         flags = {name: getattr(config, name) for name in ("accumulate_steps", "loss_scale", "divergence")}
-        wanted = flags | dataclasses.asdict(make(Synchronisation, config))
+        wanted = flags | config.exchanges
         asked = call_on_root(ranks, lambda: {name: ranks.asked(name, flag) for name, flag in wanted.items()})
-        usual = dataclasses.asdict(Synchronisation())
-        given = {name: value for name, value in wanted.items() if value != usual.get(name) and name != "divergence"}
+        given = {n: value for n, value in wanted.items() if value != FIELDS[n].default and n != "divergence"}
         ranks.configure(**given)
         config = dataclasses.replace(config, **{name: asked[name] for name in flags})
         try:
-            train_model(RunSettings.of(config), saved, ranks, ranks.untouched, ranks.job)
+            train_model(config, saved, ranks, ranks.job)
         except KeyboardInterrupt:
             kept = ": what was saved before is kept, and the same command continues from there"
             raise KeyboardInterrupt(kept) from None

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import IO
 
 from nmt.core.errors import InputError
-from nmt.core.files import make_directory, put_in_place, replace_atomically, unwritable
+from nmt.core.files import RAW, make_directory, put_in_place, replace_atomically, unwritable
 from nmt.core.interruption import termination_is_raised
 from nmt.core.parallel import Mapping, cores, pieces, processes
 from nmt.core.scratch import scratch_folder
@@ -46,7 +46,6 @@ from nmt.text.compressed import BlockWriter
 from nmt.text.lines import found
 from nmt.text.normalization import NORMALIZATIONS
 from nmt.text.preparation import (
-    RAW,
     RECORD,
     TOKENIZERS,
     VOCABULARY,

@@ -21,10 +21,9 @@ from typing import Any, ClassVar
 
 from nmt.core.errors import InputError
 from nmt.core.files import check_no_input, replace_atomically
-from nmt.core.ranks import CollectiveError, call_on_root, together
+from nmt.core.ranks import CollectiveError, call_on_root
 from nmt.core.standard_output import write_lines
 from nmt.options.config import FIELDS
-from nmt.options.derived_settings import RunSettings
 from nmt.options.hparams_file import HPARAMS, read_saved
 from nmt.options.option import NOT_NEGATIVE, option
 from nmt.reporting.page import Attention, page
@@ -32,9 +31,8 @@ from nmt.reporting.run_facts import HISTORY, SAMPLED, RunFacts, read_run, read_s
 from nmt.runs.program import run_on_ranks, spelled
 from nmt.runs.tfdist_ranks import Processes
 from nmt.runs.trained_model import find, recorded_directory
-from nmt.runs.translation_run import load
+from nmt.runs.translation_run import open_model
 from nmt.scoring.finishing import Finishing
-from nmt.search.translation_model import TranslationModel
 from nmt.text.lines import TextFile, found
 from nmt.text.preparation import VOCABULARY, recorded
 
@@ -68,7 +66,7 @@ def report(options: ReportOptions, ranks: Processes) -> None:
     Collective: every rank calls, with equal options; rank 0 reads and writes.
 
     Raises:
-        AgreedError: on every rank, for a user's mistake.
+        CollectiveError: on every rank, for a user's mistake.
     """
     runs = call_on_root(ranks, lambda: [_facts(directory) for directory in options.directories])
     attentions: list[Attention] = []
@@ -133,11 +131,7 @@ def _attentions(options: ReportOptions, run: RunFacts, ranks: Processes) -> list
     lines = call_on_root(ranks, lambda: _prepared(run))
     if not config.attends or not lines:
         return []
-    ranks.multiply_in(config.precision)
-    settings = RunSettings.of(config)
-    trained = load(settings, saved, ranks, ranks.untouched)
-    with together(ranks), ranks.untouched():
-        model = TranslationModel(trained.weights, *trained.vocabularies, settings.search)
+    model = open_model(config, saved, ranks)
     with ranks.alone("attention"):
         found = [model.align(line) for line in lines] if not ranks.rank else []
     return [Attention(*one) for one in found if one is not None]

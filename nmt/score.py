@@ -29,16 +29,15 @@ from nmt.core.errors import InputError
 from nmt.core.parallel import pieces
 from nmt.core.ranks import call_on_root, together
 from nmt.core.standard_output import as_json, check_open, write_lines
-from nmt.options.derived_settings import RunSettings
 from nmt.options.option import POSITIVE, option
 from nmt.runs.program import run_on_ranks
 from nmt.runs.tfdist_ranks import Processes
 from nmt.runs.trained_model import find, preparation_of
-from nmt.runs.translation_run import load
+from nmt.runs.translation_run import open_model
 from nmt.scoring.intervals import Figure, figures
 from nmt.scoring.perplexity import perplexity
 from nmt.scoring.tokenisation import remarks
-from nmt.search.translation_model import TranslationModel, shared, tell_cut
+from nmt.search.translation_model import shared, tell_cut
 from nmt.text.corpus import open_parallel
 from nmt.text.lines import TextFile
 from nmt.text.tokens import split
@@ -96,7 +95,7 @@ def score(options: ScoreOptions, ranks: Processes) -> None:
     Collective: every rank calls, with equal options.
 
     Raises:
-        AgreedError: on every rank, for a user's mistake.
+        CollectiveError: on every rank, for a user's mistake.
     """
     call_on_root(ranks, options.check)
     call_on_root(ranks, check_open)
@@ -110,14 +109,10 @@ def _by_model(options: ScoreOptions, ranks: Processes) -> None:
     given: dict[str, Any] = {"infer_batch_size": options.infer_batch_size, "precision": options.precision}
     given |= {"beam_width": 0, "infer_mode": "greedy", "num_translations_per_input": 1}  # nothing is searched for
     config, saved = call_on_root(ranks, lambda: find(str(options.model), given))
-    ranks.multiply_in(config.precision)
     with together(ranks):
         preparation = None if options.format == "tokens" else preparation_of(config)
         corpus = open_parallel(str(options.source), str(options.target))
-    settings = RunSettings.of(config)
-    trained = load(settings, saved, ranks, ranks.untouched)
-    with together(ranks), ranks.untouched():
-        model = TranslationModel(trained.weights, *trained.vocabularies, settings.search)
+    model = open_model(config, saved, ranks)
     total = words = 0.0
 
     def scored(part: Sequence[int]) -> list[tuple[list[str], np.ndarray | None]]:

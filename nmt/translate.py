@@ -27,13 +27,12 @@ from nmt.core.errors import InputError, reason_of
 from nmt.core.ranks import call_on_root, together
 from nmt.core.standard_output import as_json, check_open, write_lines
 from nmt.options.config import Config
-from nmt.options.derived_settings import RunSettings
 from nmt.options.option import POSITIVE, option
 from nmt.options.search_options import SearchOptions
 from nmt.runs.program import run_on_ranks
 from nmt.runs.tfdist_ranks import Processes
 from nmt.runs.trained_model import find, preparation_of
-from nmt.runs.translation_run import load
+from nmt.runs.translation_run import open_model
 from nmt.search.translation_model import Hypothesis, TranslationModel, shared, tell_cut
 from nmt.search.word_alignment import aligned_words, word_numbers
 from nmt.text.lines import LOOKED_AT_BYTES, MARK, check_kind, decoded, unreadable
@@ -81,19 +80,15 @@ def translate(options: TranslateOptions, ranks: Processes) -> None:
     Collective: every rank calls, with equal options.
 
     Raises:
-        AgreedError: on every rank, for a user's mistake.
+        CollectiveError: on every rank, for a user's mistake.
     """
     source = Lines(_LINES_PER_RANK * ranks.size, options.input)
     call_on_root(ranks, check_open)
     call_on_root(ranks, source.open)
     config, saved = call_on_root(ranks, options.configured)
-    ranks.multiply_in(config.precision)
     with together(ranks):
         writer = Writer(options, config, None if options.format == "tokens" else preparation_of(config))
-    settings = RunSettings.of(config)
-    trained = load(settings, saved, ranks, ranks.untouched)
-    with together(ranks), ranks.untouched():
-        model = TranslationModel(trained.weights, *trained.vocabularies, settings.search)
+    model = open_model(config, saved, ranks)
     work = functools.partial(writer.outputs, model)
 
     def read() -> list[tuple[int, str]]:

@@ -19,10 +19,10 @@ from typing import Any, ClassVar
 from nmt.core.errors import InputError
 from nmt.core.ranks import call_on_root, together
 from nmt.options.config import Config
-from nmt.options.derived_settings import RunSettings
 from nmt.options.option import POSITIVE, check_each, option
-from nmt.options.resolve import configure, saved_path
+from nmt.options.resolve import saved_path
 from nmt.runs import inputs
+from nmt.runs.configure import configure
 from nmt.runs.program import run_on_ranks
 from nmt.runs.tfdist_ranks import Processes
 from nmt.runs.translation_run import load
@@ -79,18 +79,17 @@ def tune(options: TuneOptions, ranks: Processes) -> None:
     Collective: every rank calls, with equal options.
 
     Raises:
-        AgreedError: on every rank, for a user's mistake.
+        CollectiveError: on every rank, for a user's mistake.
     """
     tell = functools.partial(print, flush=True)
     configs, saved = call_on_root(ranks, lambda: _configured(options))
     lines, references = call_on_root(ranks, lambda: _read(configs[0]))
-    ranks.multiply_in(configs[0].precision)
-    trained = load(RunSettings.of(configs[0]), saved, ranks, ranks.untouched)
+    trained = load(configs[0], saved, ranks)
     scored: list[tuple[float, float]] = []
     language = configs[0].tgt if is_without_spaces(str(configs[0].tgt)) else None
     for config in configs:
         with together(ranks), ranks.untouched():
-            model = TranslationModel(trained.weights, *trained.vocabularies, RunSettings.of(config).search)
+            model = TranslationModel(trained.weights, *trained.vocabularies, config)
         found = [best for best, *_ in translate_shared(model, lines, ranks)]
         bleu = sacre_bleu(found, references, language)
         texts = (tokenised(text, language) if language else text for text in (found, references))

@@ -173,25 +173,24 @@ def _training(
     import tfdist
     from nmt.model.parts.initializers import initializer
     from nmt.model.session import session_config
+    from nmt.options.config import Config
     from nmt.train.schedule import Schedule
-    from nmt.train.step import Optimization, TrainStep, dropout_seed
+    from nmt.train.step import TrainStep, dropout_seed
 
     v1 = tf.compat.v1
     v1.disable_control_flow_v2()
-    optimization = Optimization("sgd", Schedule(0.1, 10**6), 5.0, dropout=options.dropout)
+    config = Config(dropout=options.dropout, num_intra_threads=1)
     random = [np.random.RandomState(100 * tfdist.rank() + k) for k in range(4)]
     batches = [random_batch(one, size, options.batch, options.shortest) for one in random]
-    config = session_config(intra_threads=1)
     in_bfloat16 = options.precision == "bfloat16"
     tfdist.configure(mixed_precision="bf16" if in_bfloat16 else "none")
     with tf.Graph().as_default():
-        num_gpus = int(bool(tf.config.list_physical_devices("GPU")))
-        step = TrainStep(size.architecture(), initializer("uniform", 0.1, 1), optimization, num_gpus)
+        step = TrainStep(size.architecture(), initializer("uniform", 0.1, 1), config, Schedule(0.1, 10**6))
         kind = tf.bfloat16 if in_bfloat16 else tf.float32
         matrix = v1.get_variable("matrix", [_PRODUCT, _PRODUCT], kind, v1.ones_initializer(), trainable=False)
         product = tf.matmul(matrix, matrix).op
         initial = v1.global_variables_initializer()
-        with v1.Session(config=config) as session:
+        with v1.Session(config=session_config(config)) as session:
             session.run(initial)
             yield session, step, batches, product, lambda number: dropout_seed(0, tfdist.rank(), number)
 

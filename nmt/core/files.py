@@ -20,6 +20,7 @@ from typing import IO, Any
 
 from nmt.core.errors import InputError
 
+RAW = "raw"  # directory, next to prepared texts, of the texts before preparation, for scores
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no space left, quota exceeded, file too large
 
 
@@ -164,3 +165,8 @@ def make_directory(path: str | os.PathLike[str]) -> Path:
     except OSError as error:
         raise InputError(f"{directory}: the directory cannot be made ({error.strerror}); choose another one") from error
     return directory
+
+
+def raw_path(prepared: str) -> Path:
+    """Return the path of the raw text of a prepared file."""
+    return Path(prepared).parent / RAW / Path(prepared).name

@@ -68,7 +68,7 @@ def hold_for_all(
     Collective: every rank enters; leaving is not collective.
 
     Raises:
-        AgreedError: on every rank, if `hold` raises an InputError on rank 0.
+        CollectiveError: on every rank, if `hold` raises an InputError on rank 0.
     """
     with contextlib.ExitStack() as held:
         yield call_on_root(ranks, lambda: held.enter_context(hold(path, place, elsewhere, job)))

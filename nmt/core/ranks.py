@@ -36,6 +36,12 @@ class Ranks(Protocol):
     def gather(self, value: Value) -> list[Value]:
         """Return the values of all ranks, in the order of ranks, on every rank. Collective: every rank calls."""
 
+    def untouched(self) -> contextlib.AbstractContextManager[Any]:
+        """Return a block in which the library does not change graphs. Not collective."""
+
+    def multiply_in(self, precision: str) -> None:
+        """Let matrix products of graphs that are built from now on have this precision. Not collective."""
+
     def alone(self, reason: str) -> contextlib.AbstractContextManager[Any]:
         """Mark a block of work, during which the other ranks wait in their next collective call. Not collective."""
 
@@ -74,6 +80,13 @@ class OneProcess:
         """Return a list of the value."""
         return [value]
 
+    def untouched(self) -> contextlib.AbstractContextManager[Any]:
+        """Do nothing."""
+        return contextlib.nullcontext()
+
+    def multiply_in(self, precision: str) -> None:
+        """Do nothing."""
+
     def alone(self, reason: str) -> contextlib.AbstractContextManager[Any]:
         """Do nothing: no other rank waits."""
         return contextlib.nullcontext()
@@ -111,7 +124,7 @@ def together(ranks: Ranks) -> Iterator[None]:
     Collective: every rank enters and leaves; the block must not contain a collective call.
 
     Raises:
-        AgreedError: on every rank, if the block raised an `InputError` on any rank. The lowest such rank prints its
+        CollectiveError: on every rank, if the block raised an `InputError` on any rank. The lowest such rank prints its
             message.
     """
     message = ""
@@ -133,7 +146,7 @@ def call_on_root(ranks: Ranks, make: Callable[[], Value]) -> Value:
     Collective: every rank calls.
 
     Raises:
-        AgreedError: on every rank, if `make` raised an `InputError` on rank 0.
+        CollectiveError: on every rank, if `make` raised an `InputError` on rank 0.
     """
     value: Any = None
     with together(ranks):
@@ -147,7 +160,7 @@ def check_equal(ranks: Ranks, number: int, message: str) -> None:
     Collective: every rank calls.
 
     Raises:
-        AgreedError: on every rank, with `message` and the lowest rank that differs from rank 0.
+        CollectiveError: on every rank, with `message` and the lowest rank that differs from rank 0.
     """
     expected = ranks.broadcast(number)
     with together(ranks):

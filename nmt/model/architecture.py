@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 
+from nmt.options.model_options import TIED
 from nmt.text.character_vocabulary import NUM_CHARACTERS, WORD_LENGTH
-
-TIED = ("none", "decoder", "all")
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import tensorflow as tf
 
@@ -11,9 +11,11 @@ from nmt.model.architecture import Architecture
 from nmt.model.interface import Translator
 from nmt.model.parts.initializers import Initializer
 from nmt.model.registry import make_translator
+from nmt.model.session import gpus, session_config
+from nmt.options.config import Config
 from nmt.text.vocabulary import SourceVocabulary, Vocabulary
 
-Settings = TypeVar("Settings")
+_DEFAULTS = Config()
 
 
 class TrainedWeights:
@@ -21,8 +23,7 @@ class TrainedWeights:
 
     Args:
         architecture: the model's architecture.
-        session_config: a ConfigProto; None for TensorFlow's defaults.
-        num_gpus: number of GPUs that the layers are spread over; 0 for the CPU.
+        config: options of the run, of which threads and devices count.
 
     Attributes:
         translator: a `Translator` without dropout, or an object with its methods (an ensemble).
@@ -30,33 +31,33 @@ class TrainedWeights:
         saver: a `tf.compat.v1.train.Saver` that restores the weights from a checkpoint.
     """
 
-    def __init__(self, architecture: Architecture, session_config: Any = None, num_gpus: int = 0) -> None:
+    def __init__(self, architecture: Architecture, config: Config = _DEFAULTS) -> None:
         with tf.Graph().as_default() as graph:
-            self.translator = self._translator(architecture, num_gpus)
+            self.translator = self._translator(architecture, gpus(config))
             self.saver: Any = tf.compat.v1.train.Saver()
-        self.session: Any = tf.compat.v1.Session(graph=graph, config=session_config)
+        self.session: Any = tf.compat.v1.Session(graph=graph, config=session_config(config))
 
     def _translator(self, architecture: Architecture, num_gpus: int) -> Any:
         return make_translator(architecture, Initializer(), num_gpus=num_gpus)
 
 
-class TrainedModel(ABC, Generic[Settings]):
+class TrainedModel(ABC):
     """Base class of models that compute with trained weights: perplexity or translation.
 
     Args:
         weights: the weights, which several such models may share.
         src_vocab: source vocabulary.
         tgt_vocab: target vocabulary.
-        settings: settings of the subclass.
+        config: options of the run.
 
     Attributes:
         session: session that holds the weights.
     """
 
     def __init__(
-        self, weights: TrainedWeights, src_vocab: SourceVocabulary, tgt_vocab: Vocabulary, settings: Settings
+        self, weights: TrainedWeights, src_vocab: SourceVocabulary, tgt_vocab: Vocabulary, config: Config
     ) -> None:
-        self._src_vocab, self._tgt_vocab, self._settings = src_vocab, tgt_vocab, settings
+        self._src_vocab, self._tgt_vocab, self._config = src_vocab, tgt_vocab, config
         self.session = weights.session
         with self.session.graph.as_default():
             self._build(weights.translator)

@@ -18,15 +18,16 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from nmt.model.architecture import Architecture
-from nmt.model.parts.dropout import Dropout, OtherDropout
+from nmt.model.parts.dropout import Dropout
 from nmt.model.parts.embedding_tables import Lookup, make_embeddings
 from nmt.model.parts.initializers import InitialDistribution, Initializer
 from nmt.model.parts.placement import Placement
 from nmt.model.parts.r_drop import r_drop_loss_sum
 from nmt.model.parts.sampled_softmax import sampled_cross_entropy_sum
 from nmt.model.parts.softmax_cross_entropy import Losses, cross_entropy_sum
+from nmt.options.config import Config
 
-_NOTHING = OtherDropout()
+_NO_DROPOUT = Config(dropout=0.0)
 # Numbers folded into the seed for the other dropouts and the sampled softmax. The layers' dropout folds in 0, 1, ...
 _EDGES, _ATTENTION, _ACTIVATIONS = 10_000, 20_000, 30_000
 _SAMPLE = 2**31 - 1
@@ -113,33 +114,28 @@ class Translator(ABC):
     Args:
         architecture: the model's architecture, an instance of the family's class.
         initializer: initializer of the weights; biases and the attention's scales have fixed initial values.
-        dropout: dropout probability of the layers' inputs; 0 for evaluation and search.
+        config: options of the run, of which the dropout probabilities count; all are 0 for evaluation and search.
         dropout_seed: int32 [2], required for dropout and for a sampled softmax. Feed another seed in each step; equal
             seeds give equal masks and samples.
         num_gpus: number of GPUs that the layers are spread over; 0 for the CPU.
-        other_dropout: the other dropout probabilities.
-        dropout_mask: "step": a new mask at each position; "sentence": one mask for all positions of a sentence, except
-            for the dropout of whole words.
     """
 
     def __init__(
         self,
         architecture: Any,
         initializer: Initializer,
-        dropout: float = 0.0,
+        config: Config = _NO_DROPOUT,
         dropout_seed: tf.Tensor | None = None,
         num_gpus: int = 0,
-        other_dropout: OtherDropout = _NOTHING,
-        dropout_mask: str = "step",
     ) -> None:
         self.architecture: Architecture = architecture
         self._seed = dropout_seed
-        per_sentence = dropout_mask == "sentence"
-        self._drop_source = Dropout(other_dropout.source_words, dropout_seed, _EDGES)
-        self._drop_target = Dropout(other_dropout.target_words, dropout_seed, _EDGES + 1)
-        self._drop_outputs = Dropout(other_dropout.outputs, dropout_seed, _EDGES + 2, per_sentence)
-        self._drop_attention = Dropout(other_dropout.attention, dropout_seed, _ATTENTION)
-        self._drop_activations = Dropout(other_dropout.activations, dropout_seed, _ACTIVATIONS, per_sentence)
+        per_sentence = config.dropout_mask == "sentence"
+        self._drop_source = Dropout(config.src_word_dropout, dropout_seed, _EDGES)
+        self._drop_target = Dropout(config.tgt_word_dropout, dropout_seed, _EDGES + 1)
+        self._drop_outputs = Dropout(config.output_dropout, dropout_seed, _EDGES + 2, per_sentence)
+        self._drop_attention = Dropout(config.attention_dropout, dropout_seed, _ATTENTION)
+        self._drop_activations = Dropout(config.activation_dropout, dropout_seed, _ACTIVATIONS, per_sentence)
         placement = Placement(num_gpus)
         self._output_device = placement.output(architecture.num_decoder_layers)
         v1 = tf.compat.v1
@@ -151,7 +147,7 @@ class Translator(ABC):
             start = self._embeddings_start(architecture)
             self._embed_source, self._embed_target = make_embeddings(architecture, placement, start)
             with v1.variable_scope("dynamic_seq2seq"):
-                self._build(architecture, Dropout(dropout, dropout_seed, per_sentence=per_sentence), placement)
+                self._build(architecture, Dropout(config.dropout, dropout_seed, per_sentence=per_sentence), placement)
                 with tf.device(self._output_device), v1.variable_scope("decoder/output_projection"):
                     self._narrow, self._projection = self._output_layer(architecture)
 

@@ -12,26 +12,28 @@ import tensorflow as tf
 from nmt.core.errors import InputError, reason_of
 from nmt.model.parts.positions import TOO_LONG
 from nmt.model.parts.softmax_cross_entropy import TOO_MANY
+from nmt.options.config import Config
 
 v1 = tf.compat.v1
 
 
-def session_config(inter_threads: int = 0, intra_threads: int = 0, log_device_placement: bool = False) -> Any:
-    """Return the ConfigProto of a session.
-
-    Args:
-        inter_threads: number of operations that run at the same time; 0 for TensorFlow's choice.
-        intra_threads: number of threads of one operation; 0 for TensorFlow's choice.
-        log_device_placement: True if TensorFlow logs the device of each operation.
-    """
-    config = v1.ConfigProto(
+def session_config(config: Config) -> Any:
+    """Return the ConfigProto of the sessions of a run."""
+    made = v1.ConfigProto(
         allow_soft_placement=True,
-        inter_op_parallelism_threads=inter_threads,
-        intra_op_parallelism_threads=intra_threads,
-        log_device_placement=log_device_placement,
+        inter_op_parallelism_threads=config.num_inter_threads,
+        intra_op_parallelism_threads=config.num_intra_threads,
+        log_device_placement=config.log_device_placement,
     )
-    config.gpu_options.allow_growth = True
-    return config
+    made.gpu_options.allow_growth = True
+    if not gpus(config):
+        made.device_count["GPU"] = 0  # TensorFlow places operations without a device on a GPU otherwise
+    return made
+
+
+def gpus(config: Config) -> int:
+    """Return the number of GPUs that the layers are spread over; 0 if this process sees none."""
+    return config.num_gpus if tf.config.list_physical_devices("GPU") else 0
 
 
 @contextmanager

@@ -68,8 +68,8 @@ def exit_code(
     """Call `work`, report a user's mistake, and return the exit code of this rank.
 
     Args:
-        work: function that raises AgreedError on all ranks for an agreed mistake, InputError or OSError on one rank.
-            A KeyboardInterrupt may have a text, which says what becomes of the work.
+        work: function that raises CollectiveError on all ranks for a user's mistake, InputError or OSError on one
+            rank. A KeyboardInterrupt may have a text, which says what becomes of the work.
         ranks: the ranks that run `work` together.
         abort: function that ends all ranks with a message; None only for one rank.
         speaker: prefix of the messages.

@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nmt.core.errors import InputError
-from nmt.model.architecture import Architecture
-from nmt.model.registry import FAMILIES
 from nmt.options.inference_options import InferenceOptions
 from nmt.options.option import options_of, types_of
 
@@ -79,15 +77,9 @@ class Config(InferenceOptions):
         needs = FIELDS[name].metadata["needs"]
         if needs and not needs.holds(self):
             yield needs.text
-        family = FAMILIES[self.model_family].architecture
-        kinds = [
-            made
-            for made, _ in FIELDS[name].metadata["makes"]
-            if isinstance(made, type) and issubclass(made, Architecture)
-        ]
-        if kinds and not any(issubclass(family, kind) for kind in kinds):
-            fitting = [n for n, one in FAMILIES.items() if any(issubclass(one.architecture, kind) for kind in kinds)]
-            yield f"another --model_family: {' or '.join(fitting)}"
+        families = FIELDS[name].metadata["families"]
+        if families and self.model_family not in families:
+            yield f"another --model_family: {' or '.join(families)}"
 
     def to_json(self, **more: Any) -> str:
         """Return the text of the `hparams` file: JSON of the saved options and `more`, sorted, indented by 4."""

@@ -6,13 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from nmt.checkpoints.run_directory import NullStore
-from nmt.model.session import session_config
 from nmt.options.option import NOT_NEGATIVE, POSITIVE, Condition, option
-from nmt.options.training_options import TrainingOptions
-from nmt.scoring.metrics import METRICS
-from nmt.train.loop import PERPLEXITY_INTERVAL, EvaluationIntervals
-from nmt.train.schedule import PLATEAU
+from nmt.options.training_options import PLATEAU, TrainingOptions
+
+METRICS = ("bleu", "rouge", "accuracy", "word_accuracy")
+PERPLEXITY_INTERVAL = 10  # in units of steps_per_stats
 
 
 @dataclass(frozen=True)
@@ -28,15 +26,13 @@ class ProcessorOptions(TrainingOptions):
         0,
         "operations run at once; 0: TensorFlow's choice",
         within=NOT_NEGATIVE,
-        makes=[(session_config, "inter_threads")],
     )
     num_intra_threads: int = option(
         0,
         "threads per operation; 0: TensorFlow's choice",
         within=NOT_NEGATIVE,
-        makes=[(session_config, "intra_threads")],
     )
-    log_device_placement: bool = option(False, "log the device of each operation", makes=[session_config], saved=False)
+    log_device_placement: bool = option(False, "log the device of each operation", saved=False)
 
 
 def _names(metrics: str) -> tuple[str, ...]:
@@ -54,15 +50,11 @@ class ReportOptions(ProcessorOptions):
 
     title: ClassVar[str] = "reports"
 
-    steps_per_stats: int = option(
-        100, "number of steps between statistics in the log", within=POSITIVE, makes=[EvaluationIntervals]
-    )
+    steps_per_stats: int = option(100, "number of steps between statistics in the log", within=POSITIVE)
     steps_per_external_eval: int | None = option(
         None, "steps between translations of held-out texts; unset or 0: 50 x steps_per_stats", within=NOT_NEGATIVE
     )
-    evaluate_epochs: bool = option(
-        True, "also translate and score held-out texts after each epoch", makes=[EvaluationIntervals]
-    )
+    evaluate_epochs: bool = option(True, "also translate and score held-out texts after each epoch")
     metrics: str = option(
         "bleu", f"scores of translations, separated by commas: {', '.join(METRICS)}", within=_KNOWN_METRICS
     )
@@ -71,13 +63,11 @@ class ReportOptions(ProcessorOptions):
         0,
         "training ends after this number of evaluation intervals without a better score of the first metric; 0: never",
         within=NOT_NEGATIVE,
-        makes=[EvaluationIntervals],
     )
-    num_keep_ckpts: int = option(5, "number of checkpoints to keep", within=POSITIVE, makes=[(NullStore, "keep")])
+    num_keep_ckpts: int = option(5, "number of checkpoints to keep", within=POSITIVE)
     avg_ckpts: bool = option(
         False,
         "also evaluate the mean of the kept checkpoints during training, and write it to out_dir/avg_checkpoints",
-        makes=[(NullStore, "averages")],
     )
 
     @property
@@ -89,6 +79,21 @@ class ReportOptions(ProcessorOptions):
     def external_eval_interval(self) -> int:
         """Number of steps between translations of the held-out texts."""
         return self.steps_per_external_eval or 50 * self.steps_per_stats
+
+    def stats_due(self, step: int) -> bool:
+        """Return True if statistics are due after this step. All intervals count from step 0, also in a continued run.
+
+        So a run that was interrupted continues identically.
+        """
+        return step % self.steps_per_stats == 0
+
+    def perplexities_due(self, step: int) -> bool:
+        """Return True if perplexities are due after this step."""
+        return step % (PERPLEXITY_INTERVAL * self.steps_per_stats) == 0
+
+    def scores_due(self, step: int, epoch_ended: bool) -> bool:
+        """Return True if translations of the held-out texts are due after this step."""
+        return step % self.external_eval_interval == 0 or (epoch_ended and self.evaluate_epochs)
 
     def look_contradictions(self) -> Iterator[str]:
         """Yield a message for each option that depends on evaluations, if too few take place before training ends."""

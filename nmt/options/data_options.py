@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nmt.model.architecture import Architecture
 from nmt.options.option import BELOW_ONE, NOT_NEGATIVE, POSITIVE, SHARE, Condition, option
-from nmt.search.translation_model import SearchSettings
-from nmt.text.tokens import SUBWORD_OPTIONS
-from nmt.train.feed import FeedSettings
+
+SUBWORD_OPTIONS = ("", "bpe", "spm")
 
 _DRAWN = Condition(
     "--src_bpe_dropout or --tgt_bpe_dropout", lambda options: options.src_bpe_dropout or options.tgt_bpe_dropout
@@ -45,7 +43,6 @@ class DataOptions:
     share_vocab: bool = option(
         False,
         "use the source's vocabulary and embedding for the target, too",
-        makes=[(Architecture, "share_embedding")],
         fixed=True,
     )
     check_special_token: bool = option(
@@ -59,7 +56,6 @@ class DataOptions:
     use_char_encode: bool = option(
         False,
         "read source words as sequences of characters, without a source vocabulary",
-        makes=[(Architecture, "character_source")],
         fixed=True,
     )
     embed_prefix: str | None = option(
@@ -69,7 +65,6 @@ class DataOptions:
         "",
         "notation of the subwords that translations are joined from; empty: tokens are words",
         allowed=SUBWORD_OPTIONS,
-        makes=[SearchSettings],
     )
     bpe_codes: str | None = option(
         None, "file bpe.codes that nmt.prepare has split the training text with; for BPE-dropout", needs=_DRAWN
@@ -79,26 +74,18 @@ class DataOptions:
         "BPE-dropout of source words: probability that a BPE merge is skipped when a training line is read",
         within=BELOW_ONE,
         needs=_SOURCE_CODES,
-        makes=[FeedSettings],
     )
     tgt_bpe_dropout: float = option(
-        0.0, "BPE-dropout of target words, as for source words", within=BELOW_ONE, needs=_CODES, makes=[FeedSettings]
+        0.0, "BPE-dropout of target words, as for source words", within=BELOW_ONE, needs=_CODES
     )
-    src_max_len: int = option(
-        50, "tokens that a training source is cut to; 0: no limit", within=NOT_NEGATIVE, makes=[FeedSettings]
-    )
-    tgt_max_len: int = option(
-        50, "tokens that a training target is cut to; 0: no limit", within=NOT_NEGATIVE, makes=[FeedSettings]
-    )
+    src_max_len: int = option(50, "tokens that a training source is cut to; 0: no limit", within=NOT_NEGATIVE)
+    tgt_max_len: int = option(50, "tokens that a training target is cut to; 0: no limit", within=NOT_NEGATIVE)
     max_train: int = option(0, "no effect, as in the TensorFlow NMT tutorial: the whole training text is read")
-    num_buckets: int = option(
-        5, "length buckets that batches are cut from; 1 or less: one bucket", needs=BY_SENTENCES, makes=[FeedSettings]
-    )
+    num_buckets: int = option(5, "length buckets that batches are cut from; 1 or less: one bucket", needs=BY_SENTENCES)
     pool_batches: int = option(
         1,
         "number of batches of a bucket whose sentences are sorted by length together before they are cut into batches. "
         "100 leaves little padding",
         within=POSITIVE,
         needs=BY_SENTENCES,
-        makes=[FeedSettings],
     )

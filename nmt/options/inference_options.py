@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from nmt.core.files import check_no_input
+from nmt.core.files import check_no_input, raw_path
 from nmt.options.configuration_options import ConfigurationOptions
 from nmt.options.option import FINITE, NOT_NEGATIVE, POSITIVE, Condition, option
-from nmt.scoring.finishing import raw_path
-from nmt.scoring.perplexity import LikelihoodSettings
-from nmt.search.translation_model import MODES, SearchSettings, search_mode
+
+MODES = ("greedy", "sample", "beam_search")
 
 _BEAM = Condition("beam search: give --beam_width, too", lambda config: config.search_mode == "beam_search")
 # A file of options may have a width for other starts.
@@ -38,64 +37,49 @@ class InferenceOptions(ConfigurationOptions):
         None,
         "tokens that a source is cut to when it is translated or scored; unset or 0: no limit",
         within=NOT_NEGATIVE,
-        makes=[(SearchSettings, "src_max_len"), (LikelihoodSettings, "src_max_len")],
     )
     tgt_max_len_infer: int | None = option(
         None,
         "greatest length of a translation in tokens; unset or 0: twice the source's length, plus 10",
         within=NOT_NEGATIVE,
-        makes=[(SearchSettings, "tgt_max_len"), (LikelihoodSettings, "tgt_max_len")],
     )
-    min_length: int = option(
-        0, "least length of a translation in tokens, without its end mark", within=NOT_NEGATIVE, makes=[SearchSettings]
-    )
-    ban_unk_token: bool = option(False, "never write <unk> into a translation", makes=[SearchSettings])
+    min_length: int = option(0, "least length of a translation in tokens, without its end mark", within=NOT_NEGATIVE)
+    ban_unk_token: bool = option(False, "never write <unk> into a translation")
     shortlist: str | None = option(
         None,
         "file of nmt.shortlist with the allowed translations of each source word; unset: all words are allowed",
-        makes=[SearchSettings],
         saved=False,
     )
     inference_list: str | None = option(
         None, "line numbers (from 0, separated by commas) to translate; unset: all lines", saved=False
     )
     inference_ref_file: str | None = option(None, "reference file to score the translations with", saved=False)
-    infer_batch_size: int = option(
-        32, "number of sentences translated together", within=POSITIVE, makes=[(SearchSettings, "batch_size")]
-    )
+    infer_batch_size: int = option(32, "number of sentences translated together", within=POSITIVE)
     infer_mode: str | None = option(
         None,
         "search method; unset: beam_search if beam_width > 0, else sample if sampling_temperature > 0, else greedy",
         allowed=MODES,
-        makes=[SearchSettings],
     )
     beam_width: int = option(
         0,
         "number of hypotheses in beam search; 0: no beam search",
         within=NOT_NEGATIVE,
         needs=_NOT_OTHERWISE,
-        makes=[SearchSettings],
     )
-    length_penalty_weight: float = option(
-        0.0, "exponent of beam search's length penalty", within=FINITE, needs=_BEAM, makes=[SearchSettings]
-    )
+    length_penalty_weight: float = option(0.0, "exponent of beam search's length penalty", within=FINITE, needs=_BEAM)
     coverage_penalty_weight: float = option(
         0.0,
         "weight of beam search's coverage penalty, which needs attention; 0: none",
         within=FINITE,
         needs=_BEAM,
-        makes=[SearchSettings],
     )
     sampling_temperature: float = option(
         0.0,
         "divisor of the logits before a word is drawn; 0: no sampling",
         within=NOT_NEGATIVE,
         needs=_SAMPLE,
-        makes=[SearchSettings],
     )
-    num_translations_per_input: int = option(
-        1, "translations of each line, best first", within=POSITIVE, makes=[(SearchSettings, "translations_per_input")]
-    )
+    num_translations_per_input: int = option(1, "translations of each line, best first", within=POSITIVE)
     jobid: int = option(0, "no effect: the rank under mpirun replaces it", saved=False)
     num_workers: int = option(1, "must be 1: to share a text among N processes, use mpirun -n N", saved=False)
 
@@ -107,7 +91,14 @@ class InferenceOptions(ConfigurationOptions):
     @property
     def search_mode(self) -> str:
         """The search method: "greedy", "sample" or "beam_search"."""
-        return search_mode(self.infer_mode, self.beam_width, self.sampling_temperature)
+        sampled = "sample" if self.sampling_temperature else "greedy"
+        return self.infer_mode or ("beam_search" if self.beam_width else sampled)
+
+    @property
+    def translations(self) -> int:
+        """Number of translations of each line that the search finds."""
+        found = {"greedy": 1, "sample": self.num_translations_per_input, "beam_search": self.beam_width}
+        return min(self.num_translations_per_input, found[self.search_mode])
 
     def file_contradictions(self) -> Iterator[str]:
         """Yield a message for each file option that is missing, or that the kind of run does not use."""

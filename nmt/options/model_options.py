@@ -6,14 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from nmt.model.architecture import TIED, Architecture
-from nmt.model.convs2s.architecture import ConvS2SArchitecture
-from nmt.model.lstm.architecture import ATTENTION_ARCHITECTURES, ATTENTIONS, ENCODER_TYPES, UNIT_TYPES, LSTMArchitecture
-from nmt.model.parts.initializers import INIT_OPS, Initializer
-from nmt.model.registry import FAMILIES
-from nmt.model.transformer.architecture import NORMS, POSITIONS, TransformerArchitecture
 from nmt.options.data_options import DataOptions
 from nmt.options.option import FINITE, NOT_NEGATIVE, POSITIVE, Condition, option, options_of
+
+FAMILIES = ["lstm", "convs2s", "transformer"]  # their classes: nmt/model/registry.py
+UNIT_TYPES = ("lstm", "gru", "layer_norm_lstm", "nas")
+ENCODER_TYPES = ("uni", "bi", "gnmt")
+ATTENTIONS = ("", "luong", "scaled_luong", "bahdanau", "normed_bahdanau")
+ATTENTION_ARCHITECTURES = ("standard", "gnmt", "gnmt_v2")
+TIED = ("none", "decoder", "all")
+NORMS = ("post", "pre")
+POSITIONS = ("sinusoidal", "learned")
+INIT_OPS = ("uniform", "glorot_normal", "glorot_uniform")
 
 _HAS_BIAS = Condition(
     "--unit_type=lstm or layer_norm_lstm", lambda config: config.unit_type in ("lstm", "layer_norm_lstm")
@@ -29,21 +33,16 @@ _UNIFORM = Condition(
     "--init_op=uniform, and a --model_family that draws so",
     lambda config: config.init_op == "uniform" and _draws(config),
 )
-_RECURRENT = Condition("another --model_family", lambda config: of_family(config, LSTMArchitecture))
+_RECURRENT = Condition("another --model_family", lambda config: config.model_family == "lstm")
 _LEARNED = Condition(
     "--positions=learned, or --model_family=convs2s",
-    lambda config: config.positions == "learned" or of_family(config, ConvS2SArchitecture),
+    lambda config: config.positions == "learned" or config.model_family == "convs2s",
 )
 
 
 def _draws(config: Any) -> bool:
     """Return True if --init_op applies to any weights: to all of a family that uses it, or to the characters' only."""
-    return FAMILIES[config.model_family].draws or config.use_char_encode
-
-
-def of_family(config: Any, kind: type[Architecture]) -> bool:
-    """Return True if a configuration's family of models has an architecture of this kind."""
-    return issubclass(FAMILIES[config.model_family].architecture, kind)
+    return config.model_family == "lstm" or bool(config.use_char_encode)
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class ModelOptions(DataOptions):
     title: ClassVar[str] = "model"
 
     model_family: str = option("lstm", "family of models", allowed=FAMILIES, fixed=True)
-    num_units: int = option(32, "width of the layers", within=POSITIVE, makes=[Architecture], fixed=True)
+    num_units: int = option(32, "width of the layers", within=POSITIVE, fixed=True)
     embedding_size: int | None = option(
         None,
         "width of the word embeddings; unset: num_units, or the width of pretrained embeddings",
@@ -65,83 +64,82 @@ class ModelOptions(DataOptions):
         2, "number of layers of the encoder and of the decoder, unless each has its own number", within=POSITIVE
     )
     num_encoder_layers: int | None = option(
-        None, "number of encoder layers; unset or 0: num_layers", within=NOT_NEGATIVE, makes=[Architecture], fixed=True
+        None, "number of encoder layers; unset or 0: num_layers", within=NOT_NEGATIVE, fixed=True
     )
     num_decoder_layers: int | None = option(
-        None, "number of decoder layers; unset or 0: num_layers", within=NOT_NEGATIVE, makes=[Architecture], fixed=True
+        None, "number of decoder layers; unset or 0: num_layers", within=NOT_NEGATIVE, fixed=True
     )
     encoder_type: str = option(
         "uni",
         "direction of the encoder's layers: one, both, or gnmt (both in the first layer only)",
         allowed=ENCODER_TYPES,
-        makes=[LSTMArchitecture],
+        families=("lstm",),
         fixed=True,
     )
     residual: bool = option(False, "residual connections around each layer but the first", needs=_RECURRENT, fixed=True)
     attention: str = option(
-        "", "score of the attention; empty: no attention", allowed=ATTENTIONS, makes=[LSTMArchitecture], fixed=True
+        "", "score of the attention; empty: no attention", allowed=ATTENTIONS, families=("lstm",), fixed=True
     )
     attention_architecture: str = option(
         "standard",
         "place of the attention: around all decoder layers (standard) or around the bottom layer (gnmt, gnmt_v2)",
         allowed=ATTENTION_ARCHITECTURES,
-        makes=[LSTMArchitecture],
+        families=("lstm",),
         fixed=True,
     )
     output_attention: bool = option(
         True,
         "the output layer reads the attention vector, not the cell's output",
         needs=_ATTENDS,
-        makes=[LSTMArchitecture],
+        families=("lstm",),
         fixed=True,
     )
     pass_hidden_state: bool = option(
-        True, "start the decoder from the encoder's last state", makes=[LSTMArchitecture], fixed=True
+        True, "start the decoder from the encoder's last state", families=("lstm",), fixed=True
     )
-    language_model: bool = option(False, "predict the target without any source", makes=[Architecture], fixed=True)
+    language_model: bool = option(False, "predict the target without any source", fixed=True)
     tie_embeddings: str = option(
         "none",
         "embeddings that share the output layer's weights: decoder, the target's; all, also the source's (needs "
         "--share_vocab)",
         allowed=TIED,
-        makes=[Architecture],
         fixed=True,
     )
     num_embeddings_partitions: int = option(
-        0, "variables that each embedding is split into; 0 or 1: one", within=NOT_NEGATIVE, makes=[Architecture]
+        0, "variables that each embedding is split into; 0 or 1: one", within=NOT_NEGATIVE
     )
-    unit_type: str = option("lstm", "kind of recurrent cell", allowed=UNIT_TYPES, makes=[LSTMArchitecture], fixed=True)
+    unit_type: str = option("lstm", "kind of recurrent cell", allowed=UNIT_TYPES, families=("lstm",), fixed=True)
     forget_bias: float = option(
-        1.0, "bias added to the forget gate", within=FINITE, needs=_HAS_BIAS, makes=[LSTMArchitecture], fixed=True
+        1.0, "bias added to the forget gate", within=FINITE, needs=_HAS_BIAS, families=("lstm",), fixed=True
     )
-    num_heads: int = option(8, "heads of each attention", within=POSITIVE, makes=[TransformerArchitecture], fixed=True)
+    num_heads: int = option(8, "heads of each attention", within=POSITIVE, families=("transformer",), fixed=True)
     feed_forward_size: int | None = option(
         None,
         "inner width of feed-forward layers; unset: four times num_units",
         within=POSITIVE,
-        makes=[TransformerArchitecture],
+        families=("transformer",),
         fixed=True,
     )
     norm: str = option(
         "post",
         "place of layer normalisation: after the residual connection (post) or at the input of each sublayer (pre)",
         allowed=NORMS,
-        makes=[TransformerArchitecture],
+        families=("transformer",),
         fixed=True,
     )
     positions: str = option(
-        "sinusoidal", "position embeddings", allowed=POSITIONS, makes=[TransformerArchitecture], fixed=True
+        "sinusoidal", "position embeddings", allowed=POSITIONS, families=("transformer",), fixed=True
     )
     max_positions: int = option(
         1024,
         "number of learned position embeddings: greatest length of a sentence in tokens, end mark counted",
         within=POSITIVE,
         needs=_LEARNED,
-        makes=[TransformerArchitecture, ConvS2SArchitecture],
+        families=("convs2s", "transformer"),
         fixed=True,
     )
     kernel_width: int = option(
-        3, "width of a convolution in tokens; an odd number", within=_ODD, makes=[ConvS2SArchitecture], fixed=True
+        3, "width of a convolution in tokens; an odd number", within=_ODD, families=("convs2s",), fixed=True
     )
     time_major: bool = option(True, "no effect: the fast layout, time first, is always used")
     scope: str | None = option(None, "no effect, as in the TensorFlow NMT tutorial", saved=False)
@@ -150,11 +148,8 @@ class ModelOptions(DataOptions):
         "initializer of the weights; the families transformer and convs2s use those of their papers",
         allowed=INIT_OPS,
         needs=_DRAWN,
-        makes=[Initializer],
     )
-    init_weight: float = option(
-        0.1, "uniform: range from -init_weight to init_weight", within=FINITE, needs=_UNIFORM, makes=[Initializer]
-    )
+    init_weight: float = option(0.1, "uniform: range from -init_weight to init_weight", within=FINITE, needs=_UNIFORM)
 
     @property
     def most_positions(self) -> int | None:
@@ -164,7 +159,7 @@ class ModelOptions(DataOptions):
     @property
     def attends(self) -> bool:
         """True if the decoder attends to the source: a recurrent one with --attention, the others with any source."""
-        return bool(self.attention) if of_family(self, LSTMArchitecture) else not self.language_model
+        return bool(self.attention) if self.model_family == "lstm" else not self.language_model
 
     @property
     def residual_layers(self) -> tuple[int, int]:
@@ -184,17 +179,14 @@ class ModelOptions(DataOptions):
     @classmethod
     def shaping(cls) -> list[str]:
         """Return the names of the options that fix a model's variables and what it computes with them."""
-        of_data = options_of(DataOptions)
-        return [
-            name
-            for name, field in options_of(ModelOptions).items()
-            if field.metadata["fixed"] and (name not in of_data or field.metadata["makes"])
-        ]
+        of_data = options_of(DataOptions).keys() - {"share_vocab", "use_char_encode"}
+        fixed = (name for name, field in options_of(ModelOptions).items() if field.metadata["fixed"])
+        return [name for name in fixed if name not in of_data]
 
     def model_contradictions(self) -> Iterator[str]:
         """Yield a message for each contradiction of these options with each other, or with those of the data."""
-        yield from self._recurrent_contradictions() if of_family(self, LSTMArchitecture) else ()
-        if of_family(self, TransformerArchitecture) and self.num_units % self.num_heads:
+        yield from self._recurrent_contradictions() if self.model_family == "lstm" else ()
+        if self.model_family == "transformer" and self.num_units % self.num_heads:
             yield (
                 f"--num_heads={self.num_heads} cannot share --num_units={self.num_units} evenly: give another number "
                 "of heads, or a --num_units that is a multiple of --num_heads"

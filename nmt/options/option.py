@@ -1,11 +1,11 @@
-"""One option: a flag with its default, its help text, its check, and the settings that it fills in.
+"""One option: a flag with its default, its help text and its check.
 
-A group of options is a dataclass, and each field is an option. The command line, the help text, the file `hparams`,
-the checks and the settings for other packages all come from these fields.
+A group of options is a dataclass, and each field is an option. The command line, the help text, the file `hparams` and
+the checks come from these fields. Other packages read `config.batch_size`.
 
-    batch_size: int = option(128, "sentence pairs of a rank's batch", within=POSITIVE, makes=[FeedSettings])
+    batch_size: int = option(128, "sentence pairs of a rank's batch", within=POSITIVE)
 
-defines the flag --batch_size, refuses 0, and sets `FeedSettings.batch_size`.
+defines the flag --batch_size, and refuses 0.
 """
 
 from __future__ import annotations
@@ -14,14 +14,9 @@ import dataclasses
 import functools
 import typing
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from nmt.core.errors import InputError
-
-Made = TypeVar("Made")
-
-# A class or function that takes an option's value: as its argument of the option's name, or of the name in the tuple.
-Setting = Callable[..., Any] | tuple[Callable[..., Any], str]
 
 
 class Condition(NamedTuple):
@@ -46,7 +41,7 @@ def option(
     allowed: Collection[str] = (),
     within: Condition | None = None,
     needs: Condition | None = None,
-    makes: Sequence[Setting] = (),
+    families: Sequence[str] = (),
     required: bool = False,
     fixed: bool = False,
     saved: bool = True,
@@ -59,7 +54,7 @@ def option(
         allowed: the allowed values; empty for any. They are read when a value is checked, so more may be added later.
         within: condition on the value; None for none.
         needs: condition on all options together, without which this option has no effect; None for none.
-        makes: the settings that take the value, see `make`.
+        families: families of models that the option is for; empty for all.
         required: True if a command refuses to start without the option.
         fixed: True if a continued run cannot change the option.
         saved: True if the option is saved in `hparams`.
@@ -69,7 +64,7 @@ def option(
         "allowed": allowed,
         "within": within,
         "needs": needs,
-        "makes": [one if isinstance(one, tuple) else (one, "") for one in makes],
+        "families": families,
         "required": required,
         "fixed": fixed,
         "saved": saved,
@@ -105,16 +100,3 @@ def check_each(chosen: Any) -> None:
             )
         if within and not within.holds(value):
             raise InputError(f"--{name}={value} is not allowed: {within.text}")
-
-
-def make(setting: Callable[..., Made], chosen: Any, **more: Any) -> Made:
-    """Return `setting` called with all options that name it in `makes`, and with `more`, which overrides them.
-
-    An option that names a class also fills in the classes derived from it.
-    """
-    arguments = {}
-    for name, field in options_of(chosen).items():
-        for made, argument in field.metadata["makes"]:
-            if setting is made or (isinstance(setting, type) and isinstance(made, type) and issubclass(setting, made)):
-                arguments[argument or name] = getattr(chosen, name)
-    return setting(**(arguments | more))

@@ -15,7 +15,7 @@ from typing import Any
 from nmt.options.config import Config
 from nmt.options.configuration_options import PRESETS
 from nmt.options.hparams_file import read_file
-from nmt.train.schedule import NOAM
+from nmt.options.training_options import NOAM
 
 
 def preset(name: str) -> dict[str, Any]:

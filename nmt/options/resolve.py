@@ -10,64 +10,14 @@ from __future__ import annotations
 import dataclasses
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from nmt.checkpoints.checkpoint import check_model
 from nmt.core.errors import InputError
 from nmt.options.config import FIELDS, Config
-from nmt.options.flags import parse
-from nmt.options.hparams_file import HPARAMS, read_file, read_saved
-from nmt.options.inference_options import NO_HPARAMS
+from nmt.options.hparams_file import HPARAMS
 from nmt.options.option import check_each
 from nmt.options.presets import blamed, preset, suited
-from nmt.text.preparation import recorded as preparation_of
-
-
-def configure(arguments: Sequence[str]) -> tuple[Config, dict[str, Any]]:
-    """Return the configuration, and the contents of the run's `hparams` file (see `saved_path`).
-
-    Options of the file --hparams_path override flags. A line is printed for each flag that they change.
-
-    Raises:
-        InputError: a mistake in the flags, in `hparams` or in the file --hparams_path.
-    """
-    explicit = parse(Config, arguments)
-    path = saved_path(explicit.get("ckpt", ""), explicit.get("out_dir", ""))
-    saved = read_saved(path) if os.path.isfile(path) else {}
-    first = read_file(explicit["hparams_path"]) if explicit.get("hparams_path") else {}
-    for name in sorted(explicit.keys() & first.keys()):
-        if explicit[name] != first[name]:
-            print(f"# --{name}={explicit[name]} is overridden by {explicit['hparams_path']}: {first[name]}", flush=True)
-    if explicit.get("override_loaded_hparams"):
-        saved = {name: value for name, value in saved.items() if name not in FIELDS}
-    try:
-        given = {**explicit, **first}
-        return resolve(given, saved, path, recorded({**saved, **given})), saved
-    except InputError as error:
-        if NO_HPARAMS in str(error):  # the checkpoint may be missing, too: then that is the error to report
-            check_model(explicit.get("ckpt") or "", explicit.get("out_dir") or "")
-        if explicit.get("override_loaded_hparams"):
-            told = f"{error} (--override_loaded_hparams ignores the options in {path}: leave it out to use them)"
-            raise InputError(told) from None
-        raise
-
-
-def recorded(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that the record of a prepared text decides: languages and subwords; {} without a record.
-
-    Args:
-        given: options by name, among them vocab_prefix.
-
-    Raises:
-        InputError: the record cannot be used.
-    """
-    preparation = preparation_of(given.get("vocab_prefix"))
-    if preparation is None:
-        return {}
-    recipe = preparation.recipe
-    languages = {} if given.get("src") or given.get("tgt") else {"src": recipe.src, "tgt": recipe.tgt}
-    return languages | {"subword_option": recipe.subwords} | ({"share_vocab": True} if recipe.share_vocab else {})
 
 
 def saved_path(ckpt: str, out_dir: str) -> str:

@@ -7,22 +7,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from nmt.model.parts.dropout import DROPOUT_MASKS
-from nmt.model.parts.initializers import Initializer
-from nmt.model.transformer.architecture import TransformerArchitecture
 from nmt.options.data_options import BY_SENTENCES
-from nmt.options.model_options import ModelOptions, of_family
-from nmt.options.option import BELOW_ONE, BETWEEN_0_AND_1, NOT_NEGATIVE, POSITIVE, SHARE, Condition, option
-from nmt.scoring.perplexity import LikelihoodSettings
-from nmt.search.translation_model import SearchSettings
-from nmt.train.divergence import ACTIONS
-from nmt.train.feed import NORMALIZATIONS, FeedSettings
-from nmt.train.frozen import PARTS, listed
-from nmt.train.loop import EvaluationIntervals
-from nmt.train.plateau import PlateauSettings
-from nmt.train.schedule import DECAY_SCHEMES, PLATEAU, ROOTS, WARMUP_SCHEMES, Schedule
-from nmt.train.step import Optimization
-from nmt.train.synchronisation import BLOCK_STATES, COMPRESSIONS, SYNCS, Synchronisation
+from nmt.options.model_options import ModelOptions
+from nmt.options.option import BELOW_ONE, BETWEEN_0_AND_1, NOT_NEGATIVE, POSITIVE, SHARE, Condition, option, options_of
+
+WARMUP_SCHEMES = ("t2t", "linear")
+NOAM, INVERSE_SQRT, PLATEAU = "noam", "inverse_sqrt", "plateau"
+ROOTS = (NOAM, INVERSE_SQRT)  # these have a warm-up of their own
+DECAY_SCHEMES = ("", "luong5", "luong10", "luong234", *ROOTS, PLATEAU)
+DROPOUT_MASKS = ("step", "sentence")
+NORMALIZATIONS = ("sentences", "words")
+ACTIONS = ("off", "warn", "stop", "rewind")
+PARTS = ("source_embedding", "target_embedding", "encoder", "decoder", "output")
+SYNCS = ("gradients", "average", "bmuf", "diloco")
+BLOCK_STATES = ("reset", "average", "keep")
+COMPRESSIONS = ("none", "bf16", "fp16", "int8", "int4", "int2")
+
+
+def listed(parts: str) -> list[str]:
+    """Return the names in a list such as "encoder,output"."""
+    return [name.strip() for name in parts.split(",") if name.strip()]
+
 
 _PLATEAU = Condition("--decay_scheme=plateau", lambda options: options.decay_scheme == PLATEAU)
 _ADAM = Condition("--optimizer=adam", lambda options: options.optimizer == "adam")
@@ -33,7 +38,7 @@ _DROPS = Condition(
 _BLOCKS = Condition("--sync=average, --sync=bmuf or --sync=diloco", lambda options: options.sync != "gradients")
 _PARTS = Condition(f"it must name parts of a model: {', '.join(PARTS)}", lambda value: {*listed(value)} <= {*PARTS})
 _ALL_WORDS = Condition("--num_sampled_softmax=0", lambda options: options.num_sampled_softmax == 0)
-_TRANSFORMS = Condition("another --model_family", lambda options: of_family(options, TransformerArchitecture))
+_TRANSFORMS = Condition("another --model_family", lambda options: options.model_family == "transformer")
 _SOURCE = Condition("no --language_model", lambda options: not options.language_model)
 _WARMS_UP = Condition("--warmup_steps", lambda options: options.warmup_steps > 0)
 _DELAYED = Condition("a --block_delay above 0", lambda options: options.block_delay > 0)
@@ -46,29 +51,24 @@ class TrainingOptions(ModelOptions):
 
     title: ClassVar[str] = "training"
 
-    optimizer: str = option("sgd", "optimizer", allowed=("sgd", "adam"), makes=[Optimization])
+    optimizer: str = option("sgd", "optimizer", allowed=("sgd", "adam"))
     adam_beta1: float = option(
         0.9,
         "Adam's beta1: decay of the moving average of gradients, per step",
         within=BELOW_ONE,
         needs=_ADAM,
-        makes=[Optimization],
     )
     adam_beta2: float = option(
         0.999,
         "Adam's beta2: decay of the moving average of squared gradients, per step",
         within=BELOW_ONE,
         needs=_ADAM,
-        makes=[Optimization],
     )
-    adam_epsilon: float = option(
-        1e-8, "Adam's epsilon, added to Adam's denominator", within=POSITIVE, needs=_ADAM, makes=[Optimization]
-    )
+    adam_epsilon: float = option(1e-8, "Adam's epsilon, added to Adam's denominator", within=POSITIVE, needs=_ADAM)
     weight_decay: float = option(
         0.0,
         "decoupled weight decay (AdamW): share of kernels and embeddings, times the learning rate, that a step removes",
         within=BELOW_ONE,
-        makes=[Optimization],
     )
     init_from: str | None = option(
         None, "run or checkpoint whose weights a new training begins with, with a new optimizer; unset: random weights"
@@ -77,7 +77,6 @@ class TrainingOptions(ModelOptions):
         "",
         f"parts of the model that are not trained, separated by commas: {', '.join(PARTS)}",
         within=_PARTS,
-        makes=[Optimization],
         fixed=True,  # checkpoints have moments of the trained parts only
     )
     learning_rate: float = option(
@@ -88,14 +87,13 @@ class TrainingOptions(ModelOptions):
         "factor of the learning rate: 1, n = ranks x accumulate_steps, or sqrt(n); warm-up is then linear",
         allowed=("none", "linear", "sqrt"),
     )
-    warmup_steps: int = option(0, "number of warm-up steps; 0: no warm-up", within=NOT_NEGATIVE, makes=[Schedule])
+    warmup_steps: int = option(0, "number of warm-up steps; 0: no warm-up", within=NOT_NEGATIVE)
     warmup_scheme: str = option("t2t", "shape of an unscaled rate's warm-up", allowed=WARMUP_SCHEMES, needs=_WARMS_UP)
     decay_scheme: str = option(
         "",
         "decay of the learning rate; empty: none. inverse_sqrt: as 1 / sqrt(step), from --learning_rate. noam: as "
         "1 / sqrt(step), times --learning_rate / sqrt(--num_units). plateau: when evaluations do not improve",
         allowed=DECAY_SCHEMES,
-        makes=[Schedule],
     )
     plateau_metric: str = option(
         "score",
@@ -110,116 +108,96 @@ class TrainingOptions(ModelOptions):
         within=BETWEEN_0_AND_1,
         needs=_PLATEAU,
         fixed=True,  # checkpoints hold only the number of decays, from which the factor gives the rate
-        makes=[(PlateauSettings, "factor")],
     )
     plateau_patience: int = option(
         2,
         "number of consecutive evaluations without a better figure before a plateau decay",
         within=POSITIVE,
         needs=_PLATEAU,
-        makes=[(PlateauSettings, "patience")],
     )
     num_train_steps: int = option(
         12000,
         "steps in total, including those before a continuation",
         within=POSITIVE,
-        makes=[Schedule, EvaluationIntervals],
     )
-    num_sampled_softmax: int = option(
-        0, "words in the sampled softmax of training; 0: all words", within=NOT_NEGATIVE, makes=[Optimization]
-    )
+    num_sampled_softmax: int = option(0, "words in the sampled softmax of training; 0: all words", within=NOT_NEGATIVE)
     label_smoothing: float = option(
         0.0,
         "label smoothing: target probability spread evenly over all words; logged figures leave it out",
         within=BELOW_ONE,
         needs=_ALL_WORDS,
-        makes=[Optimization],
     )
     r_drop: float = option(
         0.0,
         "R-Drop: weight of the divergence between two passes with different dropout masks; 0: one pass, no R-Drop",
         within=NOT_NEGATIVE,
         needs=_ALL_WORDS,
-        makes=[Optimization],
     )
     batch_size: int = option(
         128,
         "number of sentence pairs in each rank's batch",
         within=POSITIVE,
         needs=BY_SENTENCES,
-        makes=[FeedSettings, LikelihoodSettings],
     )
     batch_tokens: int | None = option(
         None,
         "tokens of each rank's batch on its longer side, with padding; replaces --batch_size and --num_buckets. A rank "
         "may have one more sentence. Unset or 0: --batch_size counts",
         within=NOT_NEGATIVE,
-        makes=[FeedSettings],
     )
     accumulate_steps: int | None = option(
         None,
         "number of batches that each rank accumulates for one step; unset: TFDIST_ACCUMULATE_STEPS, or 1",
         within=POSITIVE,
-        makes=[FeedSettings],
     )
     max_batch_tokens: int | None = option(
         None,
         "greatest number of tokens of a rank's batch, with padding; unset: 200 per sentence, or --src_max_len or "
         "--tgt_max_len if longer",
         within=POSITIVE,
-        makes=[FeedSettings, LikelihoodSettings],
     )
     dropout: float = option(
         0.2,
         "dropout probability of each layer's inputs; transformer: of the embeddings and of each sublayer's output",
         within=BELOW_ONE,
-        makes=[Optimization],
     )
     output_dropout: float = option(
         0.0,
         "dropout probability of the output layer's inputs",
         within=BELOW_ONE,
-        makes=[Optimization],
     )
     attention_dropout: float = option(
         0.0,
         "dropout probability of attention weights",
         within=BELOW_ONE,
         needs=_TRANSFORMS,
-        makes=[Optimization],
     )
     activation_dropout: float = option(
         0.0,
         "dropout probability of the activations inside feed-forward layers",
         within=BELOW_ONE,
         needs=_TRANSFORMS,
-        makes=[Optimization],
     )
     dropout_mask: str = option(
         "step",
         "positions with the same mask of --dropout, --output_dropout, --activation_dropout: one, or the whole sentence",
         allowed=DROPOUT_MASKS,
         needs=_DROPS,
-        makes=[Optimization],
     )
     src_word_dropout: float = option(
         0.0,
         "probability that the whole embedding of a source word is dropped",
         within=BELOW_ONE,
         needs=_SOURCE,
-        makes=[Optimization],
     )
     tgt_word_dropout: float = option(
         0.0,
         "probability that the whole embedding of a target word that the decoder reads is dropped",
         within=BELOW_ONE,
-        makes=[Optimization],
     )
-    max_gradient_norm: float = option(
-        5.0, "global norm that gradients are clipped to", within=POSITIVE, makes=[Optimization]
-    )
+    max_gradient_norm: float = option(5.0, "global norm that gradients are clipped to", within=POSITIVE)
     colocate_gradients_with_ops: bool = option(
-        True, "compute each gradient on the device of the operation that it belongs to", makes=[Optimization]
+        True, "compute each gradient on the device of the operation that it belongs to"
     )
     divergence: str | None = option(
         None,
@@ -232,21 +210,18 @@ class TrainingOptions(ModelOptions):
         None,
         "seed of all random numbers; unset: drawn at random and logged",
         within=NOT_NEGATIVE,
-        makes=[(FeedSettings, "seed"), (SearchSettings, "seed"), (Initializer, "seed")],
     )
     precision: str = option("float32", "dtype of the matrix products", allowed=("float32", "bfloat16", "float16"))
     loss_scale: str | None = option(
         None,
         "loss scale against underflow in float16: none, a number, or a rule that adapts it (backoff, window, logmax); "
         "unset: TFDIST_LOSS_SCALE, or none",
-        makes=[Optimization],
     )
     loss_normalization: str | None = option(
         None,
         "divisor of a step's summed loss: its sentences or its target words; unset: words with --batch_tokens, else "
         "sentences",
         allowed=NORMALIZATIONS,
-        makes=[FeedSettings],
     )
 
     sync: str = option(
@@ -254,37 +229,32 @@ class TrainingOptions(ModelOptions):
         "data that ranks exchange: gradients in each step, or weights after each block of local steps (average: their "
         "mean; bmuf, diloco: filtered)",
         allowed=SYNCS,
-        makes=[Synchronisation],
         fixed=True,
     )
-    block_steps: int = option(0, "local steps of a block", within=NOT_NEGATIVE, needs=_BLOCKS, makes=[Synchronisation])
+    block_steps: int = option(0, "local steps of a block", within=NOT_NEGATIVE, needs=_BLOCKS)
     block_momentum: float | None = option(
         None,
         "momentum, the share of the last block's update that the next one repeats; unset: 1 - 1/ranks, or for diloco "
         "0.9",
         within=BELOW_ONE,
         needs=_FILTER,
-        makes=[Synchronisation],
     )
     block_learning_rate: float | None = option(
         None,
         "factor of a block's averaged change; unset: 1, or for diloco 0.7",
         within=POSITIVE,
         needs=_FILTER,
-        makes=[Synchronisation],
     )
     block_scale: float | None = option(
         None,
         "scale C of Chen and Huo: block_learning_rate is then C * ranks * (1 - block_momentum)",
         within=POSITIVE,
         needs=_FILTER,
-        makes=[Synchronisation],
     )
     block_nesterov: bool | None = option(
         None,
         "begin each block one momentum step ahead (Nesterov); unset: no, or for diloco yes",
         needs=_FILTER,
-        makes=[Synchronisation],
     )
     block_state: str | None = option(
         None,
@@ -292,43 +262,48 @@ class TrainingOptions(ModelOptions):
         "diloco keep",
         allowed=BLOCK_STATES,
         needs=_BLOCKS,
-        makes=[Synchronisation],
     )
     block_warmup: int = option(
         0,
         "number of steps with averaged gradients before the first block",
         within=NOT_NEGATIVE,
         needs=_BLOCKS,
-        makes=[Synchronisation],
     )
     block_fragments: int = option(
         1,
         "number of groups of weights that ranks exchange in turn, each once in a block",
         within=POSITIVE,
         needs=_BLOCKS,
-        makes=[Synchronisation],
     )
     block_delay: int = option(
         0,
         "number of steps for which training goes on while weights travel",
         within=NOT_NEGATIVE,
         needs=_BLOCKS,
-        makes=[Synchronisation],
     )
     block_alpha: float | None = option(
         None,
         "share of a rank's own weights when it merges what has travelled; unset: 0.5",
         within=SHARE,
         needs=_DELAYED,
-        makes=[Synchronisation],
     )
     compression: str | None = option(
         None,
         "dtype in which gradients or changes of blocks travel; int8, int4, int2: between machines; unset: "
         "TFDIST_COMPRESSION, or none",
         allowed=COMPRESSIONS,
-        makes=[Synchronisation],
     )
+
+    @property
+    def divides_by_words(self) -> bool:
+        """True if a step's summed loss is divided by its number of target words, not of sentences."""
+        return bool(self.batch_tokens) if self.loss_normalization is None else self.loss_normalization == "words"
+
+    @property
+    def exchanges(self) -> dict[str, Any]:
+        """The options of what ranks exchange, by name."""
+        own = (name for name in options_of(self) if name in ("sync", "compression") or name.startswith("block_"))
+        return {name: getattr(self, name) for name in own}
 
     def loss_contradictions(self) -> Iterator[str]:
         """Yield a message for each option that needs the full softmax, if training uses a sampled softmax."""

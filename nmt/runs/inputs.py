@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,8 +30,6 @@ _DECIDING = ("train", "dev")  # texts that must fit the vocabularies; a test tex
 _MANY_UNKNOWN = 0.1  # share of a text's tokens
 _MANY_SUBWORDS_UNKNOWN = 0.01  # in a text to translate: with the right segmentation it has almost no unknown subwords
 _WARNING = "warning: "
-
-Untouched = Callable[[], contextlib.AbstractContextManager[Any]]  # a block in which tfdist does not change graphs
 
 
 def read_vocabularies(config: Config, saved: Mapping[str, Any], writes: bool = False) -> Vocabularies:
@@ -175,7 +172,7 @@ def check_same_vocabularies(ranks: Ranks, config: Config, vocabularies: Vocabula
     Collective: every rank calls.
 
     Raises:
-        AgreedError: on every rank, if a vocabulary differs.
+        CollectiveError: on every rank, if a vocabulary differs.
     """
     number = int("".join(_digest(vocabulary)[:7] for vocabulary in vocabularies), 16)  # below 2**56
     check_equal(ranks, number, f"the vocabularies {config.vocab_prefix}.* are not the same on all ranks")
@@ -187,7 +184,7 @@ def check_same_shortlist(ranks: Ranks, config: Config) -> None:
     Collective: every rank calls.
 
     Raises:
-        AgreedError: on every rank, if a shortlist differs or cannot be read.
+        CollectiveError: on every rank, if a shortlist differs or cannot be read.
     """
     with together(ranks):
         checksum = TextFile(config.shortlist).checksum if config.shortlist else 0
@@ -253,7 +250,7 @@ def check_same_text(ranks: Ranks, corpora: Iterable[ParallelCorpus]) -> None:
     Collective: every rank calls, with the same number of texts.
 
     Raises:
-        AgreedError: on every rank, naming the first file that differs.
+        CollectiveError: on every rank, naming the first file that differs.
     """
     for corpus in corpora:
         for file in (corpus.src, corpus.tgt):

@@ -108,7 +108,7 @@ class Processes:
         """Set tfdist's settings for graphs that are built from now on; others keep the environment's values.
 
         Raises:
-            AgreedError: on every rank, if settings contradict each other.
+            CollectiveError: on every rank, if settings contradict each other.
         """
         try:
             if given:
@@ -122,7 +122,7 @@ class Processes:
         Collective: every rank calls.
 
         Raises:
-            AgreedError: on every rank, if an environment variable of tfdist on rank 0 contradicts it.
+            CollectiveError: on every rank, if an environment variable of tfdist on rank 0 contradicts it.
         """
         products = _PRODUCTS[precision]
         call_on_root(self, lambda: self.asked("mixed_precision", products, f"precision={precision}"))

@@ -12,7 +12,7 @@ from nmt.checkpoints.run_directory import is_part_of_run
 from nmt.core.errors import InputError
 from nmt.options.config import Config
 from nmt.options.hparams_file import HPARAMS
-from nmt.options.resolve import configure
+from nmt.runs.configure import configure
 from nmt.text.preparation import PREPARATION, RECORD, VOCABULARY, Preparation, recorded
 
 

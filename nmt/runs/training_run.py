@@ -22,13 +22,13 @@ from nmt.model.architecture import Architecture
 from nmt.model.inference_model import TrainedWeights
 from nmt.model.parts.embedding_tables import given_vectors
 from nmt.model.parts.initializers import Initializer
-from nmt.options import derived_settings
+from nmt.model.registry import architecture
+from nmt.model.session import gpus, session_config
 from nmt.options.config import FIELDS, Config
-from nmt.options.derived_settings import RunSettings
 from nmt.options.hparams_file import HPARAMS, read_saved
 from nmt.options.model_options import ModelOptions
-from nmt.options.option import make
 from nmt.options.presets import preset_lines
+from nmt.options.training_options import PLATEAU
 from nmt.reporting.outputs import NoOutputs, Outputs, RunOutputs
 from nmt.runs import inputs
 from nmt.runs.trained_model import find
@@ -37,11 +37,13 @@ from nmt.scoring.tokenisation import remarks
 from nmt.search.translation_model import TranslationModel
 from nmt.text.corpus import ParallelCorpus
 from nmt.text.preparation import PREPARATION, copy_preparation
+from nmt.train import plateau
 from nmt.train.divergence import Guard, LossGuard, NullGuard, RateTooHighError
 from nmt.train.evaluation import Evaluation, Evaluator, NullEvaluation
 from nmt.train.feed import Feed
 from nmt.train.loop import train
 from nmt.train.prefetch import Prefetcher
+from nmt.train.schedule import Schedule
 from nmt.train.step import TrainStep
 from nmt.train.stopping import StopBySignal
 
@@ -54,31 +56,28 @@ _MOST_REWINDS = 10
 _LOCK = "run.lock"  # lock file in out_dir during a training
 
 
-def train_model(
-    settings: RunSettings, saved: Mapping[str, Any], ranks: Ranks, untouched: inputs.Untouched, job: str = ""
-) -> None:
+def train_model(config: Config, saved: Mapping[str, Any], ranks: Ranks, job: str = "") -> None:
     """Train from the latest checkpoint in out_dir, or from the start; a lock keeps other runs out of out_dir.
 
     Collective: every rank calls.
 
     Args:
-        settings: settings of the run.
+        config: options of the run.
         saved: contents of the `hparams` file.
         ranks: the ranks that train.
-        untouched: function that returns a block in which graphs get no broadcasts of initial values.
         job: name of the job, if it may be restarted on other hosts; else empty.
 
     Raises:
-        AgreedError: on every rank, for a user's mistake.
+        CollectiveError: on every rank, for a user's mistake.
         InputError: on the rank that writes, for an error during training, such as a full disk.
     """
-    config, out_dir = settings.config, str(settings.config.out_dir)
+    out_dir = str(config.out_dir)
     with hold_for_all(ranks, os.path.join(out_dir, _LOCK), out_dir, "choose another out_dir", job) as taken_over:
         call_on_root(ranks, lambda: check_options_kept(config, saved))
         notices = [taken_over, *call_on_root(ranks, lambda: set_aside(out_dir, config.metric_names, _REWINDS in saved))]
         while True:
             try:
-                _train(settings, saved, ranks, untouched, notices)
+                _train(config, saved, ranks, notices)
                 return
             except RateTooHighError as error:
                 if config.divergence != "rewind":
@@ -128,20 +127,18 @@ def check_options_kept(config: Config, saved: Mapping[str, Any]) -> None:
     )
 
 
-def _train(
-    settings: RunSettings, saved: Mapping[str, Any], ranks: Ranks, untouched: inputs.Untouched, notices: list[str]
-) -> None:
+def _train(config: Config, saved: Mapping[str, Any], ranks: Ranks, notices: list[str]) -> None:
     """Train until the end or until `RateTooHighError`; `notices` are the first lines of the log."""
-    config = settings.config
+    ranks.multiply_in(config.precision)
     with together(ranks):
         vocabularies = inputs.read_vocabularies(config, saved, writes=ranks.rank == 0)
         vectors = inputs.read_vectors(config, vocabularies)
-        shape = derived_settings.architecture(config, vocabularies, vectors.record)
+        shape = architecture(config, vocabularies, vectors.record)
         corpus = inputs.open_text(config, config.train_prefix)
         shared = config.eval_mode == "shared"
         held_out = inputs.open_held_out(config) if shared or not ranks.rank else {}
         joints = inputs.merges_of(config, corpus, vocabularies)
-        feed = Feed(corpus, *vocabularies, settings.feed, ranks.rank, ranks.size, joints)
+        feed = Feed(corpus, *vocabularies, config, ranks.rank, ranks.size, joints)
     inputs.check_same_text(ranks, [corpus, *(held_out.values() if shared else ())])
     texts = {"train": corpus, **held_out}
     notices += call_on_root(ranks, lambda: inputs.unknown_words(config, texts, vocabularies))
@@ -151,16 +148,11 @@ def _train(
     check_equal(ranks, joints.checksum if joints else 0, f"{config.bpe_codes} is not the same on all ranks")
     with together(ranks), tf.Graph().as_default() as graph:
         initial = initial_weights(config, shape, vectors)
-        step = TrainStep(
-            shape,
-            initial,
-            derived_settings.optimization(config, ranks.size, saved.get(_REWINDS, 0)),
-            settings.gpus,
-        )
+        step = TrainStep(shape, initial, config, Schedule.of(config, ranks.size, saved.get(_REWINDS, 0)))
         initialise = tf.compat.v1.global_variables_initializer()
         saver = tf.compat.v1.train.Saver(max_to_keep=None)
     with (
-        tf.compat.v1.Session(graph=graph, config=settings.session) as session,
+        tf.compat.v1.Session(graph=graph, config=session_config(config)) as session,
         contextlib.closing(StopBySignal(ranks)) as stop,
     ):
         session.run(initialise)
@@ -181,9 +173,9 @@ def _train(
             _TRIAL: saved.get(_TRIAL),
             _HELD_OUT: inputs.text_record(held_out),
         }
-        with together(ranks), untouched():
+        with together(ranks), ranks.untouched():
             feed.check_tokens(first_step)
-            outputs, evaluation = evaluators(settings, held_out, record, vocabularies, shape, saver, first_step, ranks)
+            outputs, evaluation = evaluators(config, held_out, record, vocabularies, shape, saver, first_step, ranks)
         for line in (*(f"# {notice}" for notice in notices if notice), *remarks(str(config.tgt))):
             outputs.say(line)
         outputs.started(first_step, ranks.size, feed.sizes()[1])
@@ -195,9 +187,8 @@ def _train(
                     step,
                     session,
                     batches,
-                    settings.cadence,
+                    config,
                     first_step=first_step,
-                    seed=settings.seed,
                     ranks=ranks,
                     evaluation=evaluation,
                     outputs=outputs,
@@ -242,11 +233,11 @@ def _guard(config: Config, saved: Mapping[str, Any], ranks: Ranks, first_step: i
 
 def initial_weights(config: Config, shape: Architecture, vectors: inputs.Vectors) -> Initializer:
     """Return the initializer of the model's weights, with the pretrained vectors."""
-    return make(Initializer, config, given=given_vectors(shape, *vectors))
+    return Initializer(config.init_op, config.init_weight, config.random_seed, given_vectors(shape, *vectors))
 
 
 def evaluators(
-    settings: RunSettings,
+    config: Config,
     texts: Mapping[str, ParallelCorpus],
     record: Mapping[str, Any],
     vocabularies: inputs.Vocabularies,
@@ -260,27 +251,27 @@ def evaluators(
     Raises:
         InputError: out_dir cannot be written to.
     """
-    config, shared = settings.config, settings.config.eval_mode == "shared"
+    shared = config.eval_mode == "shared"
     if ranks.rank and not shared:
         return NoOutputs(), NullEvaluation()
     out_dir = str(config.out_dir)
-    kept: dict[str, Any] = {"out_dir": out_dir, "metrics": config.metric_names}
+    kept = out_dir, config.metric_names, config.num_keep_ckpts, config.avg_ckpts
     outputs: RunOutputs = NoOutputs()
-    store = make(NullStore, config, **kept)
+    store = NullStore(*kept)
     hparams = config.to_json(**record)
     if not ranks.rank:
-        store = make(Store, config, **kept, hparams=hparams, saver=saver)  # may raise: before the logs are opened
+        store = Store(*kept, hparams, saver)  # may raise: before the logs are opened
         outputs = Outputs(out_dir, first_step, config.num_train_steps, config.metric_names)
-    weights = TrainedWeights(shape, settings.session, settings.gpus)
+    weights = TrainedWeights(shape, config)
     evaluator = Evaluator(
         texts,
         weights,
-        LikelihoodModel(weights, *vocabularies, settings.likelihood),
-        TranslationModel(weights, *vocabularies, settings.search),
+        LikelihoodModel(weights, *vocabularies, config),
+        TranslationModel(weights, *vocabularies, config),
         metrics=config.metric_names,
         store=store,
         finishing=inputs.finishing(config, texts),
-        seed=settings.seed,
+        seed=int(config.random_seed or 0),
         everybody=OneProcess() if shared else ranks,
         sharing=ranks if shared else OneProcess(),
         outputs=outputs,
@@ -303,11 +294,10 @@ def restore_latest(session: Any, saver: Any, out_dir: str) -> int:
 
 def opening_lines(config: Config, feed: Feed, first_step: int, size: int, rewinds: int) -> list[str]:
     """Return the first lines of the log: options, ranks, batches, learning rate and steps."""
-    optimization = derived_settings.optimization(config, size, rewinds)
-    schedule = optimization.schedule
+    schedule = Schedule.of(config, size, rewinds)
     rate = f"learning rate {schedule.learning_rate:g} (scaling: {config.learning_rate_scaling})"
-    courses = filter(None, (schedule, optimization.plateau))
-    no_gpu = config.num_gpus > 0 and not derived_settings.gpus(config)
+    courses = [str(schedule), *([plateau.told(config)] if config.decay_scheme == PLATEAU else [])]
+    no_gpu = config.num_gpus > 0 and not gpus(config)
     parts = f" x {feed.parts} batches a step" if feed.parts > 1 else ""
     batch, total = feed.sizes()
     begin = f"continuing after step {first_step}" if first_step else "starting"
@@ -318,7 +308,7 @@ def opening_lines(config: Config, feed: Feed, first_step: int, size: int, rewind
         f"# ranks {size} x batch {batch}{parts} = global batch {total}",
         f"# {feed.pairs} sentence pairs, {feed.steps_per_epoch} steps an epoch, seed {config.random_seed}",
         *(f"# {line}" for line in feed.left_out()),
-        f"# {config.optimizer}, {rate}, {', '.join(map(str, courses))}",
+        f"# {config.optimizer}, {rate}, {', '.join(courses)}",
         *([f"# --num_gpus={config.num_gpus}, but there is no GPU here: using the CPU"] if no_gpu else []),
         f"# {begin}, {config.num_train_steps} steps in all",
     ]

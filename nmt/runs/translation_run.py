@@ -11,10 +11,9 @@ from nmt.checkpoints import checkpoint
 from nmt.core.errors import InputError
 from nmt.core.ranks import Ranks, call_on_root, check_equal, together
 from nmt.model.inference_model import TrainedWeights
-from nmt.options import derived_settings
+from nmt.model.registry import architecture
 from nmt.options.config import Config
 from nmt.options.data_options import DataOptions
-from nmt.options.derived_settings import RunSettings
 from nmt.options.hparams_file import HPARAMS, read_saved
 from nmt.options.model_options import ModelOptions
 from nmt.options.option import options_of
@@ -28,32 +27,30 @@ from nmt.search.translation_model import TranslationModel
 from nmt.text.lines import TextFile
 
 
-def infer(settings: RunSettings, saved: Mapping[str, Any], ranks: Ranks, untouched: inputs.Untouched) -> None:
+def infer(config: Config, saved: Mapping[str, Any], ranks: Ranks) -> None:
     """Translate the input file with the given checkpoints, or the latest in out_dir.
 
     Collective: every rank calls.
 
     Args:
-        settings: settings of the run.
+        config: options of the run.
         saved: contents of the `hparams` file.
         ranks: the ranks that translate.
-        untouched: function that returns a block in which graphs get no broadcasts of initial values.
 
     Raises:
-        AgreedError: on every rank, for a user's mistake.
+        CollectiveError: on every rank, for a user's mistake.
     """
-    config = settings.config
     with together(ranks):
         finishing = inputs.finishing(config, ())
     if config.inference_ref_file:  # checked before the long work
         call_on_root(ranks, lambda: _check_reference(config, finishing))
-    trained = load(settings, saved, ranks, untouched)
+    trained = load(config, saved, ranks)
     call_on_root(ranks, lambda: _tell_unknown(config, trained.vocabularies))
-    with together(ranks), untouched():
-        model = TranslationModel(trained.weights, *trained.vocabularies, settings.search)
+    with together(ranks), ranks.untouched():
+        model = TranslationModel(trained.weights, *trained.vocabularies, config)
     files = str(config.inference_input_file), str(config.inference_output_file)
     lines = translate_file(model, *files, ranks, config.inference_list, finishing.text)
-    call_on_root(ranks, lambda: _tell(settings, model, finishing, ",".join(trained.paths), lines))
+    call_on_root(ranks, lambda: _tell(config, model, finishing, ",".join(trained.paths), lines))
 
 
 def _check_reference(config: Config, finishing: Finishing) -> None:
@@ -81,21 +78,20 @@ class Trained(NamedTuple):
     paths: list[str]
 
 
-def load(settings: RunSettings, saved: Mapping[str, Any], ranks: Ranks, untouched: inputs.Untouched) -> Trained:
+def load(config: Config, saved: Mapping[str, Any], ranks: Ranks) -> Trained:
     """Load the model that the options name, and check that it is the same on all ranks.
 
     Collective: every rank calls.
 
     Args:
-        settings: settings of the run.
+        config: options of the run.
         saved: contents of the `hparams` file.
         ranks: the ranks that translate.
-        untouched: function that returns a block in which graphs get no broadcasts of initial values.
 
     Raises:
-        AgreedError: on every rank: a file is missing or damaged, does not fit the options, or differs between ranks.
+        CollectiveError: on every rank: a file is missing or damaged, does not fit the options, or differs there.
     """
-    config = settings.config
+    ranks.multiply_in(config.precision)
     paths = call_on_root(ranks, lambda: _checkpoints(config))  # rank 0 decides, as a training may be writing newer ones
     with together(ranks):
         vocabularies = inputs.read_vocabularies(config, saved)
@@ -106,9 +102,16 @@ def load(settings: RunSettings, saved: Mapping[str, Any], ranks: Ranks, untouche
     )
     check_equal(ranks, zlib.crc32("".join(checksums).encode()), weights_of)
     inputs.check_same_shortlist(ranks, config)
-    with together(ranks), untouched():
-        weights = _weights(settings, saved, vocabularies, paths)
+    with together(ranks), ranks.untouched():
+        weights = _weights(config, saved, vocabularies, paths)
     return Trained(weights, vocabularies, paths)
+
+
+def open_model(config: Config, saved: Mapping[str, Any], ranks: Ranks) -> TranslationModel:
+    """Load the model that the options name, and build its search; see `load`. Collective: every rank calls."""
+    trained = load(config, saved, ranks)
+    with together(ranks), ranks.untouched():
+        return TranslationModel(trained.weights, *trained.vocabularies, config)
 
 
 def _checkpoints(config: Config) -> list[str]:
@@ -132,20 +135,19 @@ def _checkpoints(config: Config) -> list[str]:
 
 
 def _weights(
-    settings: RunSettings, saved: Mapping[str, Any], vocabularies: inputs.Vocabularies, paths: Sequence[str]
+    config: Config, saved: Mapping[str, Any], vocabularies: inputs.Vocabularies, paths: Sequence[str]
 ) -> TrainedWeights:
     """Return the weights of a checkpoint, or of several checkpoints for an ensemble.
 
     Raises:
         InputError: a checkpoint is damaged, or does not fit the architecture of the options.
     """
-    shape = derived_settings.architecture(settings.config, vocabularies, saved)
-    running = settings.session, settings.gpus
+    shape = architecture(config, vocabularies, saved)
     if len(paths) == 1:
-        weights = TrainedWeights(shape, *running)
+        weights = TrainedWeights(shape, config)
         checkpoint.restore(weights.session, weights.saver, paths[0])
         return weights
-    ensemble = EnsembleWeights(len(paths), shape, *running)
+    ensemble = EnsembleWeights(len(paths), shape, config)
     for scope, path in zip(ensemble.scopes, paths, strict=True):
         checkpoint.restore_below(ensemble.session, scope, path)
     return ensemble
@@ -188,9 +190,8 @@ def _tell_unknown(config: Config, vocabularies: inputs.Vocabularies) -> None:
         print(f"# {line}", flush=True)
 
 
-def _tell(settings: RunSettings, model: TranslationModel, finishing: Finishing, path: str, lines: int) -> None:
+def _tell(config: Config, model: TranslationModel, finishing: Finishing, path: str, lines: int) -> None:
     """Draw attention pictures, print scores and a summary. Only one rank calls."""
-    config = settings.config
     files = str(config.inference_input_file), str(config.inference_output_file)
     if config.inference_list is not None:
         for picture in draw_attention(model, *files, config.inference_list):
@@ -203,7 +204,7 @@ def _tell(settings: RunSettings, model: TranslationModel, finishing: Finishing, 
             str(config.inference_ref_file),
             finishing.references(str(config.inference_ref_file), is_prepared=False),
             config.metric_names,
-            translations_per_input=settings.search.translations,
+            translations_per_input=config.translations,
             picked=picked,
             words=(lambda line: preparation.cased(preparation.words(line, language)))
             if preparation.recipe.raw

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nmt.core.errors import InputError
+from nmt.core.files import raw_path
 from nmt.scoring.score import Texts
 from nmt.text.lines import TextFile
-from nmt.text.preparation import RAW, Preparation, Recipe, read_preparation
+from nmt.text.preparation import Preparation, Recipe, read_preparation
 from nmt.text.tokens import reference_text
 
 
@@ -78,8 +79,3 @@ class Finishing:
     def compared(self, name: str, translations: Sequence[str]) -> Texts | None:
         """Return translations of a text with its raw references; None if there are none."""
         return Texts(translations, self._raw[name]) if name in self._raw else None
-
-
-def raw_path(prepared: str) -> Path:
-    """Return the path of the raw text of a prepared file."""
-    return Path(prepared).parent / RAW / Path(prepared).name

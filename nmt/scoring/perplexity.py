@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,24 +29,7 @@ def perplexity(loss_sum: float, words: float) -> float:
         return math.inf
 
 
-@dataclass(frozen=True)
-class LikelihoodSettings:
-    """Settings of the batches.
-
-    Attributes:
-        src_max_len: number of tokens to which a source sentence is cut; None or 0 for no limit.
-        tgt_max_len: number of tokens to which a target sentence is cut; None or 0 for no limit.
-        batch_size: most sentences of a batch.
-        max_batch_tokens: most tokens of a batch, padding counted; None for `token_limit`.
-    """
-
-    src_max_len: int | None = None
-    tgt_max_len: int | None = None
-    batch_size: int = 128
-    max_batch_tokens: int | None = None
-
-
-class LikelihoodModel(TrainedModel[LikelihoodSettings]):
+class LikelihoodModel(TrainedModel):
     """Computes the cross-entropy of texts with the weights in its session."""
 
     def _build(self, translator: Translator) -> None:
@@ -71,17 +53,17 @@ class LikelihoodModel(TrainedModel[LikelihoodSettings]):
         the sums of all ranks add up to the sums of the text.
         """
         loss_sum, words = 0.0, 0
-        limits = self._settings
+        config = self._config
         for batch in eval_batches(
             corpus,
             self._src_vocab,
             self._tgt_vocab,
-            limits.src_max_len,
-            limits.tgt_max_len,
-            limits.batch_size,
+            config.src_max_len_infer,
+            config.tgt_max_len_infer,
+            config.batch_size,
             rank,
             size,
-            limits.max_batch_tokens,
+            config.max_batch_tokens,
         ):
             with memory_for("a perplexity", batch.source, batch.target_in, "--src_max_len_infer, --tgt_max_len_infer"):
                 loss_sum += float(self.session.run(self._loss_sum, self._input.feed(batch)))

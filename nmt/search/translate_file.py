@@ -49,7 +49,7 @@ def translate_file(
         the number of source lines translated.
 
     Raises:
-        AgreedError: on every rank: the input cannot be read or is not UTF-8, a listed line does not exist, or the
+        CollectiveError: on every rank: the input cannot be read or is not UTF-8, a listed line does not exist, or the
             output cannot be written.
     """
     with contextlib.ExitStack() as opened:

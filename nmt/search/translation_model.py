@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,6 +18,7 @@ from nmt.core.ranks import Ranks
 from nmt.model.inference_model import TrainedModel
 from nmt.model.interface import Translator
 from nmt.model.session import memory_for
+from nmt.options.config import Config
 from nmt.search.beam_search import beam_search
 from nmt.search.forced import forced_decoding
 from nmt.search.greedy import greedy_search, sample_search, uniform_draws
@@ -31,64 +31,7 @@ v1 = tf.compat.v1
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-MODES = ("greedy", "sample", "beam_search")
-
 SLACK = 10  # tokens in addition to twice the source's length: one source word may give many subwords
-
-
-def search_mode(infer_mode: str | None, beam_width: int, sampling_temperature: float) -> str:
-    """Return `infer_mode`; if unset, beam search with a beam width, sampling with a temperature, else greedy."""
-    sampled = "sample" if sampling_temperature else "greedy"
-    return infer_mode or ("beam_search" if beam_width else sampled)
-
-
-@dataclass(frozen=True)
-class SearchSettings:
-    """Settings of the search for translations.
-
-    Attributes:
-        infer_mode: one of `MODES`; None: `search_mode` chooses.
-        beam_width: number of hypotheses of beam search.
-        length_penalty_weight: exponent of the length penalty of beam search.
-        coverage_penalty_weight: factor of the coverage penalty of beam search, which needs attention.
-        sampling_temperature: divisor of the logits before a word is drawn.
-        translations_per_input: number of translations of each line; greedy search finds one, beam search at most
-            `beam_width`.
-        seed: random seed of sampling; not negative.
-        batch_size: number of sentences that are translated together.
-        src_max_len: number of tokens to which a source sentence is cut; None or 0 for no limit.
-        tgt_max_len: most tokens of a translation; None or 0 for twice the source's length plus ten.
-        min_length: fewest tokens of a translation, even if twice the source's length plus ten is less.
-        ban_unk_token: whether the unknown word is never written.
-        shortlist: path of a file with the possible target words of each source word; None allows all words.
-        subword_option: notation of the subwords that are joined into words: "", "bpe" or "spm".
-    """
-
-    infer_mode: str | None = None
-    beam_width: int = 0
-    length_penalty_weight: float = 0.0
-    coverage_penalty_weight: float = 0.0
-    sampling_temperature: float = 0.0
-    translations_per_input: int = 1
-    seed: int = 0
-    batch_size: int = 32
-    src_max_len: int | None = None
-    tgt_max_len: int | None = None
-    min_length: int = 0
-    ban_unk_token: bool = False
-    shortlist: str | None = None
-    subword_option: str = ""
-
-    @property
-    def mode(self) -> str:
-        """The search mode, one of `MODES`."""
-        return search_mode(self.infer_mode, self.beam_width, self.sampling_temperature)
-
-    @property
-    def translations(self) -> int:
-        """Number of translations of each line."""
-        found = {"greedy": 1, "sample": self.translations_per_input, "beam_search": self.beam_width}
-        return min(self.translations_per_input, found[self.mode])
 
 
 class Hypothesis(NamedTuple):
@@ -135,10 +78,10 @@ def searched(
     lengths: tf.Tensor,
     limits: tf.Tensor,
     marks: tuple[int, int, int],
-    settings: SearchSettings,
+    config: Config,
     draws: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor | None]:
-    """Return the translations of a batch by the search of the settings.
+    """Return the translations of a batch by the search that the options ask for.
 
     Args:
         translator: a translator with dropout 0, or an object with its methods.
@@ -146,7 +89,7 @@ def searched(
         lengths: int32 [batch], each at least 1.
         limits: int32 [batch], the most words of a translation, eos included.
         marks: ids of the unknown word, of the start and of the end of a sentence.
-        settings: settings of the search.
+        config: options of the search.
         draws: random numbers for sampling, as of `sample_search`.
 
     Returns:
@@ -154,17 +97,17 @@ def searched(
     """
     unk, sos, eos = marks
     arguments = (translator, source, lengths, limits, sos, eos)
-    allowed = settings.min_length, unk if settings.ban_unk_token else None
-    if settings.mode == "beam_search":
-        weights = settings.length_penalty_weight, settings.coverage_penalty_weight
-        ids, scores = beam_search(*arguments, settings.beam_width, *weights, *allowed)
-        return ids[:, : settings.translations], scores[:, : settings.translations]
-    if settings.mode == "sample":
-        return sample_search(*arguments, settings.sampling_temperature, draws, *allowed), None
+    allowed = config.min_length, unk if config.ban_unk_token else None
+    if config.search_mode == "beam_search":
+        weights = config.length_penalty_weight, config.coverage_penalty_weight
+        ids, scores = beam_search(*arguments, config.beam_width, *weights, *allowed)
+        return ids[:, : config.translations], scores[:, : config.translations]
+    if config.search_mode == "sample":
+        return sample_search(*arguments, config.sampling_temperature, draws, *allowed), None
     return greedy_search(*arguments, *allowed)[:, None], None
 
 
-class TranslationModel(TrainedModel[SearchSettings]):
+class TranslationModel(TrainedModel):
     """Translates with the weights in its session."""
 
     def _build(self, translator: Translator) -> None:
@@ -172,18 +115,18 @@ class TranslationModel(TrainedModel[SearchSettings]):
         self._lengths = v1.placeholder(tf.int32, [None], "source_lengths")
         self._max_steps = v1.placeholder(tf.int32, [None], "max_steps")
         self._draws = v1.placeholder(tf.float64, [None, None, None], "draws")
-        settings, vocabulary, self._longest = self._settings, self._tgt_vocab, translator.architecture.longest
+        config, vocabulary, self._longest = self._config, self._tgt_vocab, translator.architecture.longest
         unk, sos, eos = vocabulary.unk_id, vocabulary.sos_id, vocabulary.eos_id
         writer: Any = translator
         self._shortlist: Shortlist | None = None
-        if settings.shortlist:
-            self._shortlist = read_shortlist(settings.shortlist, self._src_vocab, vocabulary)
+        if config.shortlist:
+            self._shortlist = read_shortlist(config.shortlist, self._src_vocab, vocabulary)
             self._words = v1.placeholder(tf.int32, [None], "words")
             self._closed = v1.placeholder(tf.bool, [None, None], "closed")
             writer = ShortlistTranslator(translator, self._words, self._closed)
             unk, sos, eos = self._shortlist.places
         self._ids, scores = searched(
-            writer, self._source, self._lengths, self._max_steps, (unk, sos, eos), settings, self._draws
+            writer, self._source, self._lengths, self._max_steps, (unk, sos, eos), config, self._draws
         )
         self._scores = tf.zeros([0]) if scores is None else scores
         if self._shortlist:
@@ -199,12 +142,12 @@ class TranslationModel(TrainedModel[SearchSettings]):
 
     def joined(self, hypothesis: Hypothesis) -> str:
         """Return a hypothesis as words that are separated by spaces."""
-        return join(hypothesis.tokens, self._settings.subword_option, self._tgt_vocab.eos)
+        return join(hypothesis.tokens, self._config.subword_option, self._tgt_vocab.eos)
 
     def search(self, lines: Sequence[str]) -> list[list[Hypothesis]]:
         """Search for translations of lines, in the order of `translate`. A blank line has empty ones."""
         tokens = [self._tokens(line) for line in lines]
-        translations = [[Hypothesis([])] * self._settings.translations for _ in lines]
+        translations = [[Hypothesis([])] * self._config.translations for _ in lines]
         order = sorted((i for i, words in enumerate(tokens) if words), key=lambda i: len(tokens[i]))
         decode, eos = self._tgt_vocab.decode, self._tgt_vocab.eos
         for part in self._batches([len(tokens[i]) for i in order]):
@@ -217,8 +160,8 @@ class TranslationModel(TrainedModel[SearchSettings]):
         return translations
 
     def _batches(self, lengths: Sequence[int]) -> list[slice]:
-        most_tokens = token_limit(self._settings.batch_size, None, self._settings.src_max_len)
-        return cut_by_tokens(lengths, self._settings.batch_size, most_tokens)
+        most_tokens = token_limit(self._config.infer_batch_size, None, self._config.src_max_len_infer)
+        return cut_by_tokens(lengths, self._config.infer_batch_size, most_tokens)
 
     def forced(self, lines: Sequence[str], targets: Sequence[Sequence[str]]) -> list[ForcedTranslation | None]:
         """Return the probabilities and attention weights while given translations are written.
@@ -270,14 +213,14 @@ class TranslationModel(TrainedModel[SearchSettings]):
         return Alignment(tokens, target, forced.weights) if forced and forced.weights is not None else None
 
     def _tokens(self, line: str) -> list[str]:
-        return split(line)[: self._settings.src_max_len or None]
+        return split(line)[: self._config.src_max_len_infer or None]
 
     def _limits(self, lengths: np.ndarray) -> np.ndarray:
         """Return the most words (eos included) of a translation, by the lengths of the sources, int32 [batch]."""
         # Each sentence has its own limit; a common one would depend on the other sentences of the batch.
-        limit = self._settings.tgt_max_len
+        limit = self._config.tgt_max_len_infer
         limits = np.full_like(lengths, limit) if limit else 2 * lengths + SLACK
-        limits = np.maximum(limits, self._settings.min_length + 1)  # and the end mark
+        limits = np.maximum(limits, self._config.min_length + 1)  # and the end mark
         return limits if self._longest is None else np.minimum(limits, self._longest)
 
     def _search(self, tokens: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
@@ -289,11 +232,11 @@ class TranslationModel(TrainedModel[SearchSettings]):
         limits = self._limits(lengths)
         feed: dict[tf.Tensor, Any] = {self._source: source, self._lengths: lengths, self._max_steps: limits}
         if self._shortlist:
-            feed[self._words], feed[self._closed] = self._shortlist.of(source, self._settings.beam_width + 1)
-        if self._settings.mode == "sample":
+            feed[self._words], feed[self._closed] = self._shortlist.of(source, self._config.beam_width + 1)
+        if self._config.search_mode == "sample":
             steps = int(limits.max())
             feed[self._draws] = [
-                [uniform_draws(self._settings.seed, key, k, steps) for k in range(self._settings.translations)]
+                [uniform_draws(self._config.random_seed or 0, key, k, steps) for k in range(self._config.translations)]
                 for key in (_key(source[:length, place]) for place, length in enumerate(lengths))
             ]
         with memory_for("a translation", source, None, "--infer_batch_size, --src_max_len_infer, --tgt_max_len_infer"):

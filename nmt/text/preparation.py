@@ -16,16 +16,15 @@ from typing import Any
 
 from nmt.core.errors import InputError
 from nmt.core.files import make_directory, replace_atomically
+from nmt.options.data_options import SUBWORD_OPTIONS
 from nmt.text.casing import CASINGS, prepared, restored
 from nmt.text.moses import detokenizer, tokenizer
 from nmt.text.normalization import NORMALIZATIONS, normalized
 from nmt.text.subwords import FILES, subwords
-from nmt.text.tokens import SUBWORD_OPTIONS
 
 RECORD = "preparation.json"
 PREPARATION = "preparation"  # directory in a run's out_dir with the record and the files that it names
 VOCABULARY = "vocab"  # name of the vocabulary files, without the language
-RAW = "raw"  # directory of the texts before preparation, for scores
 TOKENIZERS = ("none", "moses", "sentencepiece")
 _FORMAT = 1
 _AGAIN = "make it again with python -m nmt.prepare"

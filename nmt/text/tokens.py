@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
-SUBWORD_OPTIONS = ("", "bpe", "spm")
+from nmt.options.data_options import SUBWORD_OPTIONS
 
 BPE_MARK = "@@"
 SPM_SPACE = "\u2581"

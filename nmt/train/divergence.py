@@ -24,7 +24,6 @@ from nmt.core.ranks import CollectiveError, Ranks
 from nmt.train.step import StepResult
 from tfdist.extend import WINDOW_STEPS, Windows
 
-ACTIONS = ("off", "warn", "stop", "rewind")
 _BEGINNING_STEPS = 500
 _TRIAL_STEPS = 100  # least length of a trial
 _GIVEN_BACK = 0.25  # share of the fall of the loss

@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 
 from nmt.core.errors import InputError
+from nmt.options.config import Config
 from nmt.text.batches import Batch, make_batch, token_limit
 from nmt.text.bpe_dropout import BPEDropoutText, Merges
 from nmt.text.corpus import ParallelCorpus
 from nmt.text.epoch_plan import CUT_VERSION, Cut, epoch_plan, rank_slice, steps_per_epoch, widest_batch
 from nmt.text.lines import TextFile
 from nmt.text.vocabulary import SourceVocabulary, Vocabulary
-
-NORMALIZATIONS = ("sentences", "words")
 
 
 @dataclass(frozen=True)
@@ -36,50 +35,6 @@ class Origin:
     epoch: int = 0
 
 
-@dataclass(frozen=True)
-class FeedSettings:
-    """Settings of the batches.
-
-    Attributes:
-        batch_size: number of sentences of a rank's batch.
-        num_buckets: number of length classes.
-        src_max_len: number of tokens to which a source sentence is cut; 0 or None for no limit.
-        tgt_max_len: number of tokens to which a target sentence is cut; 0 or None for no limit.
-        seed: random seed of the sentence order.
-        max_batch_tokens: most tokens of a rank's batch, padding counted, on its longer side; None for `token_limit`.
-        accumulate_steps: number of batches that a rank processes one after the other in a step, as if it were as many
-            ranks; None for 1.
-        loss_normalization: divisor of a step's summed loss: its number of "sentences" or of target "words". None:
-            words if `batch_tokens` is set, else sentences.
-        pool_batches: number of batches of a length class that are sorted by length together before they are cut.
-        batch_tokens: tokens per rank of a global batch, padding counted, on its longer side. It replaces `batch_size`
-            and `num_buckets`; None: these two count. A rank has at most one sentence more than its share.
-        src_bpe_dropout: probability that a BPE merge in a source word is skipped (`nmt.text.bpe_dropout`). Batches are
-            planned with the text's lengths without BPE-dropout.
-        tgt_bpe_dropout: probability that a BPE merge in a target word is skipped.
-    """
-
-    batch_size: int
-    num_buckets: int
-    src_max_len: int | None
-    tgt_max_len: int | None
-    seed: int
-    max_batch_tokens: int | None = None
-    accumulate_steps: int | None = None
-    loss_normalization: str | None = None
-    pool_batches: int = 1
-    batch_tokens: int | None = None
-    src_bpe_dropout: float = 0.0
-    tgt_bpe_dropout: float = 0.0
-
-    @property
-    def by_words(self) -> bool:
-        """Whether a step's summed loss is divided by its number of words."""
-        if self.loss_normalization is None:
-            return bool(self.batch_tokens)
-        return self.loss_normalization == "words"
-
-
 class Feed:
     """The batches that rank `rank` of `size` trains on.
 
@@ -87,7 +42,7 @@ class Feed:
         corpus: the training text; only this rank's sentences are read.
         src_vocab: the source vocabulary.
         tgt_vocab: the target vocabulary.
-        settings: settings of the batches; the same on all ranks.
+        config: options of the batches; the same on all ranks.
         rank: this rank.
         size: number of ranks.
         joints: the BPE merges; required for BPE-dropout.
@@ -104,15 +59,15 @@ class Feed:
         corpus: ParallelCorpus,
         src_vocab: SourceVocabulary,
         tgt_vocab: Vocabulary,
-        settings: FeedSettings,
+        config: Config,
         rank: int = 0,
         size: int = 1,
         joints: Merges | None = None,
     ) -> None:
         self._joints, self._read = joints, corpus
         self._corpus, self._src_vocab, self._tgt_vocab = corpus, src_vocab, tgt_vocab
-        self._settings, self._rank, self._size = settings, rank, size
-        self.parts = settings.accumulate_steps or 1
+        self._config, self._rank, self._size = config, rank, size
+        self.parts, self._seed = config.accumulate_steps or 1, int(config.random_seed or 0)
         self._origin = Origin()
         self._epoch = -1
         self._plan: list[np.ndarray] = []
@@ -131,15 +86,15 @@ class Feed:
             )
         shares = size * self.parts
         self._cut = Cut(
-            settings.batch_size * shares,
-            settings.num_buckets,
-            settings.src_max_len,
-            settings.tgt_max_len,
-            settings.pool_batches,
-            settings.batch_tokens * shares if settings.batch_tokens else None,
+            config.batch_size * shares,
+            config.num_buckets,
+            config.src_max_len,
+            config.tgt_max_len,
+            config.pool_batches,
+            config.batch_tokens * shares if config.batch_tokens else None,
         )
-        if settings.batch_tokens:
-            self._check_batch_tokens(settings.batch_tokens)
+        if config.batch_tokens:
+            self._check_batch_tokens(config.batch_tokens)
         self.steps_per_epoch = steps_per_epoch(corpus.src.lengths, corpus.tgt.lengths, self._cut)
 
     def _check_batch_tokens(self, most: int) -> None:
@@ -156,9 +111,9 @@ class Feed:
 
     def sizes(self) -> tuple[str, str]:
         """Return the sizes of a rank's batch and of a step's global batch as text."""
-        if self._settings.batch_tokens:
-            return f"{self._settings.batch_tokens} tokens", f"{self._cut.global_batch_tokens} tokens"
-        return str(self._settings.batch_size), f"{self._cut.global_batch_size} sentences"
+        if self._config.batch_tokens:
+            return f"{self._config.batch_tokens} tokens", f"{self._cut.global_batch_tokens} tokens"
+        return str(self._config.batch_size), f"{self._cut.global_batch_size} sentences"
 
     def left_out(self) -> list[str]:
         """Return log lines about the sentence pairs and tokens that training does not use."""
@@ -167,8 +122,8 @@ class Feed:
         if empty:
             told.append(f"{empty} of {len(corpus)} sentence pairs have no word on one side or both, and are left out")
         for name, most, text in (
-            ("src_max_len", self._settings.src_max_len, corpus.src),
-            ("tgt_max_len", self._settings.tgt_max_len, corpus.tgt),
+            ("src_max_len", self._config.src_max_len, corpus.src),
+            ("tgt_max_len", self._config.tgt_max_len, corpus.tgt),
         ):
             longer = int(np.count_nonzero(text.lengths > most)) if most else 0
             if longer:
@@ -217,23 +172,23 @@ class Feed:
 
     def _plan_record(self) -> dict[str, Any]:
         """Return the inputs that determine an epoch's batches: sizes, settings, and checksums of the texts."""
-        settings, cut = self._settings, self._cut
+        config, cut = self._config, self._cut
         by_sentences = cut.global_batch_tokens is None
         sizes = {"global batch size": cut.global_batch_size, "num_buckets": cut.num_buckets}
         more = {
             "way of cutting": (CUT_VERSION if cut.pool_batches > 1 or not by_sentences else 1, 1),
             "pool_batches": (cut.pool_batches, 1),
-            "src_bpe_dropout": (settings.src_bpe_dropout, 0.0),
-            "tgt_bpe_dropout": (settings.tgt_bpe_dropout, 0.0),
+            "src_bpe_dropout": (config.src_bpe_dropout, 0.0),
+            "tgt_bpe_dropout": (config.tgt_bpe_dropout, 0.0),
             "bpe_codes": (self._joints.checksum if self._joints else 0, 0),
         }
         return {
             **(sizes if by_sentences else {"tokens of a global batch": cut.global_batch_tokens}),
             "source text": self._corpus.src.checksum,
             "target text": self._corpus.tgt.checksum,
-            "src_max_len": settings.src_max_len,
-            "tgt_max_len": settings.tgt_max_len,
-            "random_seed": settings.seed,
+            "src_max_len": config.src_max_len,
+            "tgt_max_len": config.tgt_max_len,
+            "random_seed": self._seed,
             **{name: value for name, (value, default) in more.items() if value != default},
         }
 
@@ -246,10 +201,10 @@ class Feed:
         Raises:
             InputError: a batch is too large; the message names the next step that has it, and the longest line.
         """
-        settings, corpus = self._settings, self._corpus
-        if settings.batch_tokens:
+        config, corpus = self._config, self._corpus
+        if config.batch_tokens:
             return  # the user gave the number of tokens; a rank has at most one sentence more
-        most = token_limit(settings.batch_size, settings.max_batch_tokens, settings.src_max_len, settings.tgt_max_len)
+        most = token_limit(config.batch_size, config.max_batch_tokens, config.src_max_len, config.tgt_max_len)
         sentences, longest, pair = widest_batch(corpus.src.lengths, corpus.tgt.lengths, self._cut)
         sentences = -(-sentences // (self._size * self.parts))
         if sentences * longest <= most:
@@ -284,8 +239,8 @@ class Feed:
         if epoch != self._epoch:
             self._plan, self._epoch = self._plan_of(epoch), epoch
             self._read = ParallelCorpus(
-                self._drawn(self._corpus.src, self._settings.src_bpe_dropout, 0),
-                self._drawn(self._corpus.tgt, self._settings.tgt_bpe_dropout, 1),
+                self._drawn(self._corpus.src, self._config.src_bpe_dropout, 0),
+                self._drawn(self._corpus.tgt, self._config.tgt_bpe_dropout, 1),
             )
         sentences = self._plan[position]
         return make_batch(
@@ -293,11 +248,11 @@ class Feed:
             self._read,
             self._src_vocab,
             self._tgt_vocab,
-            self._settings.src_max_len,
-            self._settings.tgt_max_len,
+            self._config.src_max_len,
+            self._config.tgt_max_len,
             len(sentences),
             self._size * self.parts,
-            self._words(sentences) if self._settings.by_words else None,
+            self._words(sentences) if self._config.divides_by_words else None,
         )
 
     def _words(self, pairs: np.ndarray) -> int:
@@ -307,13 +262,13 @@ class Feed:
         rank.
         """
         lengths = self._corpus.tgt.lengths[pairs]
-        return int((np.minimum(lengths, self._settings.tgt_max_len or lengths.max()) + 1).sum())
+        return int((np.minimum(lengths, self._config.tgt_max_len or lengths.max()) + 1).sum())
 
     def _drawn(self, text: TextFile, rate: float, side: int) -> TextFile:
         """Return a text as the current epoch reads it: with BPE-dropout, if `rate` is more than 0."""
-        key = self._settings.seed, self._epoch, side
+        key = self._seed, self._epoch, side
         return BPEDropoutText(text, self._joints, rate, key) if self._joints and rate else text
 
     def _plan_of(self, epoch: int) -> list[np.ndarray]:
         lengths = self._corpus.src.lengths, self._corpus.tgt.lengths
-        return epoch_plan(*lengths, self._cut, seed=self._settings.seed, epoch=epoch)
+        return epoch_plan(*lengths, self._cut, seed=self._seed, epoch=epoch)

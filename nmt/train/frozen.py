@@ -8,8 +8,7 @@ from typing import Any
 from nmt.core.errors import InputError
 from nmt.model.architecture import Architecture
 
-PARTS = ("source_embedding", "target_embedding", "encoder", "decoder", "output")
-_SCOPES = {  # the first that fits counts
+_SCOPES = {  # of the parts that --freeze names; the first that fits counts
     "source_embedding": ("embeddings/encoder/", "embeddings/embedding_share"),
     "target_embedding": ("embeddings/decoder/", "embeddings/embedding_share"),
     "output": ("dynamic_seq2seq/decoder/output_projection/",),
@@ -26,11 +25,6 @@ def parts_of(name: str) -> set[str]:
     """
     found = {part for part, scopes in _SCOPES.items() if name.startswith(scopes)}
     return {"output"} if "output" in found else found
-
-
-def listed(parts: str) -> list[str]:
-    """Return the names in a list such as "encoder,output"."""
-    return [name.strip() for name in parts.split(",") if name.strip()]
 
 
 def trained(variables: Sequence[Any], frozen: Sequence[str], architecture: Architecture) -> list[Any]:

@@ -10,13 +10,13 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from nmt.core.ranks import Ranks
 from nmt.model.session import memory_for
+from nmt.options.config import Config
 from nmt.reporting.outputs import RunOutputs, Stats
 from nmt.scoring.perplexity import perplexity
 from nmt.train.divergence import CAUSES, DivergedError, Guard
@@ -25,40 +25,7 @@ from nmt.train.prefetch import Batches
 from nmt.train.step import StepResult, TrainStep, dropout_seed
 from nmt.train.stopping import Stop
 
-PERPLEXITY_INTERVAL = 10  # in units of steps_per_stats
 _HOPELESS_PERPLEXITY = 1e20
-
-
-@dataclass(frozen=True)
-class EvaluationIntervals:
-    """The steps of statistics and evaluations. They are fixed, so a run that was interrupted continues identically.
-
-    Attributes:
-        num_train_steps: number of steps of the whole training.
-        steps_per_stats: steps between statistics; perplexities and a checkpoint follow after ten such intervals.
-        steps_per_external_eval: steps between translations of the held-out texts, with a checkpoint.
-        evaluate_epochs: whether the held-out texts are also translated at the end of each epoch.
-        early_stopping_patience: training ends after this many times steps_per_external_eval steps without a better
-            score; 0 for never.
-    """
-
-    num_train_steps: int
-    steps_per_stats: int
-    steps_per_external_eval: int
-    evaluate_epochs: bool = True
-    early_stopping_patience: int = 0
-
-    def stats_due(self, step: int) -> bool:
-        """Return whether statistics are due after this step."""
-        return step % self.steps_per_stats == 0
-
-    def perplexities_due(self, step: int) -> bool:
-        """Return whether perplexities are due after this step."""
-        return step % (PERPLEXITY_INTERVAL * self.steps_per_stats) == 0
-
-    def scores_due(self, step: int, epoch_ended: bool) -> bool:
-        """Return whether translations of the held-out texts are due after this step."""
-        return step % self.steps_per_external_eval == 0 or (epoch_ended and self.evaluate_epochs)
 
 
 class Window:
@@ -136,13 +103,11 @@ def _log_pause(outputs: RunOutputs, step: int) -> Iterator[None]:
     outputs.stood_still(step, time.perf_counter() - started)
 
 
-def _is_over(
-    step: int, cadence: EvaluationIntervals, evaluation: Evaluation, outputs: RunOutputs, ranks: Ranks
-) -> bool:
+def _is_over(step: int, config: Config, evaluation: Evaluation, outputs: RunOutputs, ranks: Ranks) -> bool:
     """Return whether early stopping ends training: no better score for too long, this step included."""
-    if not cadence.early_stopping_patience:
+    if not config.early_stopping_patience:
         return False
-    patience = cadence.early_stopping_patience * cadence.steps_per_external_eval
+    patience = config.early_stopping_patience * config.external_eval_interval
     over = ranks.broadcast(step - evaluation.best_step() >= patience)
     if over:
         outputs.say(
@@ -174,10 +139,9 @@ def train(
     step: TrainStep,
     session: Any,
     feed: Batches,
-    cadence: EvaluationIntervals,
+    config: Config,
     *,
     first_step: int,
-    seed: int,
     ranks: Ranks,
     evaluation: Evaluation,
     outputs: RunOutputs,
@@ -189,7 +153,7 @@ def train(
     After a request to stop, the function finishes the current step, writes a checkpoint and returns. With local SGD, it
     ends the current block before an evaluation or a checkpoint.
 
-    Collective: every rank calls, with the same cadence, first step and seed.
+    Collective: every rank calls, with the same options and first step.
 
     Raises:
         DivergedError: on every rank, if training has diverged.
@@ -199,21 +163,22 @@ def train(
     window = Window(ranks)
     stats = Stats(first_step)
     over = False
-    if first_step >= cadence.num_train_steps:
+    if first_step >= config.num_train_steps:
         # The last step is evaluated again: the run may have been killed during its evaluation.
         outputs.say(f"# Step {first_step} is done and no step is left: raise --num_train_steps to train further.")
     else:
-        scored = first_step > 0 and cadence.scores_due(first_step, feed.epoch_ended(first_step) > 0)
+        scored = first_step > 0 and config.scores_due(first_step, feed.epoch_ended(first_step) > 0)
         with _log_pause(outputs, first_step):
             evaluation.milestone(session, first_step, perplexities=True, scores=scored)
-        due = first_step > 0 and cadence.perplexities_due(first_step)
-        step.decay.look(session, evaluation, ranks, outputs.say, perplexities=due, scores=scored)
-        over = scored and _is_over(first_step, cadence, evaluation, outputs, ranks)
+        due = first_step > 0 and config.perplexities_due(first_step)
+        if step.decay:
+            step.decay.look(session, evaluation, ranks, outputs.say, perplexities=due, scores=scored)
+        over = scored and _is_over(first_step, config, evaluation, outputs, ranks)
     now = first_step
     left_out = ranks.broadcast(max(0, first_step - step.updates(session)))  # so far only rank 0 has restored variables
-    while now < cadence.num_train_steps and not over:
+    while now < config.num_train_steps and not over:
         started = time.perf_counter()
-        result, sentences = _step(step, session, feed, now, seed, ranks)
+        result, sentences = _step(step, session, feed, now, int(config.random_seed or 0), ranks)
         seconds = time.perf_counter() - started
         now += 1
         if step.leaves_out and now - result.global_step == left_out + 1:
@@ -224,11 +189,11 @@ def train(
         window.add(result, sentences, seconds)
         guard.see(result)
         outputs.stepped(now)
-        at_end = now == cadence.num_train_steps  # `evaluation.end` evaluates everything
+        at_end = now == config.num_train_steps  # `evaluation.end` evaluates everything
         epoch = feed.epoch_ended(now)
-        stats_due = cadence.stats_due(now)
-        eval_due = not at_end and cadence.perplexities_due(now)
-        external_due = not at_end and cadence.scores_due(now, epoch > 0)
+        stats_due = config.stats_due(now)
+        eval_due = not at_end and config.perplexities_due(now)
+        external_due = not at_end and config.scores_due(now, epoch > 0)
         asked = stop.asked()
         if stats_due or eval_due or external_due or at_end or asked:
             stats = window.stats()  # raises before diverged weights are saved
@@ -248,8 +213,9 @@ def train(
         if eval_due or external_due:
             with _log_pause(outputs, now):
                 evaluation.milestone(session, now, perplexities=eval_due, scores=external_due)
-            step.decay.look(session, evaluation, ranks, outputs.say, perplexities=eval_due, scores=external_due)
-        over = external_due and _is_over(now, cadence, evaluation, outputs, ranks)
+            if step.decay:
+                step.decay.look(session, evaluation, ranks, outputs.say, perplexities=eval_due, scores=external_due)
+        over = external_due and _is_over(now, config, evaluation, outputs, ranks)
     evaluation.end(session, stats)
     ranks.barrier()  # the other ranks wait for the end of the evaluation
     outputs.close()

@@ -8,61 +8,28 @@ state before that evaluation. A run that continues from it repeats the evaluatio
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from nmt.core.ranks import Ranks
+from nmt.options.config import Config
 from nmt.train.evaluation import PERPLEXITY, Evaluation
 
 v1 = tf.compat.v1
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class PlateauSettings:
-    """Settings of the plateau decay.
-
-    Attributes:
-        metric: name of the metric on the development text; `PERPLEXITY` improves downwards, all others upwards.
-        factor: factor of the learning rate, between 0 and 1.
-        patience: number of evaluations in succession without improvement.
-    """
-
-    metric: str
-    factor: float = 0.5
-    patience: int = 2
-
-    def __str__(self) -> str:
-        """Return the settings as text for the log."""
-        return f"times {self.factor:g} after {self.patience} evaluation(s) without a better dev {self.metric}"
+def told(config: Config) -> str:
+    """Return the plateau decay of a run as text for the log."""
+    times, patience = f"times {config.plateau_factor:g}", config.plateau_patience
+    return f"{times} after {patience} evaluation(s) without a better dev {_metric(config)}"
 
 
-class Decay(Protocol):
-    """Lowers the learning rate according to the results of evaluations."""
-
-    def lowered(self, rate: tf.Tensor) -> tf.Tensor:
-        """Return the learning rate, a scalar, with all decays so far."""
-
-    def look(
-        self, session: Any, evaluation: Evaluation, ranks: Ranks, say: Say, *, perplexities: bool, scores: bool
-    ) -> None:
-        """Update the decay after an evaluation of perplexities, scores or both. Collective: every rank calls."""
-
-
-class NoDecay:
-    """Decay that leaves the learning rate unchanged."""
-
-    def lowered(self, rate: tf.Tensor) -> tf.Tensor:
-        """Return the rate."""
-        return rate
-
-    def look(
-        self, session: Any, evaluation: Evaluation, ranks: Ranks, say: Say, *, perplexities: bool, scores: bool
-    ) -> None:
-        """Do nothing."""
+def _metric(config: Config) -> str:
+    """Return the metric on the development text; `PERPLEXITY` improves downwards, all others upwards."""
+    return PERPLEXITY if config.plateau_metric == "perplexity" else config.metric_names[0]
 
 
 class Plateau:
@@ -71,11 +38,11 @@ class Plateau:
     The elements are the best value, the number of evaluations since then, and the number of decays.
 
     Args:
-        settings: settings of the decay.
+        config: options of the run.
     """
 
-    def __init__(self, settings: PlateauSettings) -> None:
-        self._settings = settings
+    def __init__(self, config: Config) -> None:
+        self._metric, self._factor, self._patience = _metric(config), config.plateau_factor, config.plateau_patience
         start = v1.constant_initializer([-np.inf, 0.0, 0.0])
         self._state = v1.get_variable("plateau", [3], tf.float64, start, trainable=False)
         self._new = v1.placeholder(tf.float64, [3])
@@ -83,7 +50,7 @@ class Plateau:
 
     def lowered(self, rate: tf.Tensor) -> tf.Tensor:
         """Return the learning rate, a scalar, with all decays so far."""
-        return rate * tf.cast(tf.pow(tf.constant(self._settings.factor, tf.float64), self._state[2]), rate.dtype)
+        return rate * tf.cast(tf.pow(tf.constant(self._factor, tf.float64), self._state[2]), rate.dtype)
 
     def look(
         self, session: Any, evaluation: Evaluation, ranks: Ranks, say: Say, *, perplexities: bool, scores: bool
@@ -92,18 +59,18 @@ class Plateau:
 
         Collective: every rank calls. Rank 0 has the metric's value and the restored state, so its new state counts.
         """
-        settings, falls = self._settings, self._settings.metric == PERPLEXITY
+        metric, falls = self._metric, self._metric == PERPLEXITY
         if not (perplexities if falls else scores):
             return
-        figure = evaluation.newest(settings.metric)
+        figure = evaluation.newest(metric)
         best, looks, lowered = session.run(self._state)
         looks += 1
         if (-figure if falls else figure) > best:
             best, looks = (-figure if falls else figure), 0.0
-        elif looks >= settings.patience:
+        elif looks >= self._patience:
             looks, lowered = 0.0, lowered + 1
             say(
-                f"# No better dev {settings.metric} than {abs(best):.2f} in {settings.patience} evaluation(s): the "
-                f"learning rate is multiplied by {settings.factor:g}"
+                f"# No better dev {metric} than {abs(best):.2f} in {self._patience} evaluation(s): the "
+                f"learning rate is multiplied by {self._factor:g}"
             )
         session.run(self._assign, {self._new: ranks.broadcast(np.array([best, looks, lowered]))})

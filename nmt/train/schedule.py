@@ -24,20 +24,19 @@ With "plateau" the schedule ends with the warm-up; evaluations decide on the dec
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import tensorflow as tf
 
+from nmt.options.config import Config
+from nmt.options.training_options import INVERSE_SQRT, NOAM
 from tfdist import schedules
 
-WARMUP_SCHEMES = ("t2t", "linear")
 # scheme -> (share of the training before the decay starts, number of halvings until the end)
 _DECAYS = {"luong5": (Fraction(1, 2), 5), "luong10": (Fraction(1, 2), 10), "luong234": (Fraction(2, 3), 4)}
-NOAM, INVERSE_SQRT, PLATEAU = "noam", "inverse_sqrt", "plateau"
-ROOTS = (NOAM, INVERSE_SQRT)  # these have a warm-up of their own
-DECAY_SCHEMES = ("", *_DECAYS, *ROOTS, PLATEAU)
 
 
 @dataclass(frozen=True)
@@ -50,11 +49,8 @@ class Schedule:
         warmup_steps: W; 0 for no warm-up.
         warmup_scheme: "t2t" or "linear".
         warmup_start: the rate at step 0 of the warm-up of "linear" or "inverse_sqrt".
-        decay_scheme: one of `DECAY_SCHEMES`; "" for no decay. "noam" and "inverse_sqrt" include a warm-up of W steps.
+        decay_scheme: the option; "" for no decay. "noam" and "inverse_sqrt" include a warm-up of W steps.
         num_units: number of units of the model, for "noam".
-
-    Raises:
-        ValueError: an unknown scheme, a negative count, or "noam" or "inverse_sqrt" without a warm-up.
     """
 
     learning_rate: float
@@ -65,17 +61,28 @@ class Schedule:
     decay_scheme: str = ""
     num_units: int = 1
 
-    def __post_init__(self) -> None:
-        """Raise ValueError for invalid settings."""
-        for name, allowed in (("warmup_scheme", WARMUP_SCHEMES), ("decay_scheme", DECAY_SCHEMES)):
-            if getattr(self, name) not in allowed:
-                choices = ", ".join(repr(choice) for choice in allowed)
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {choices}")
-        for name in ("num_train_steps", "warmup_steps"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must not be negative")
-        if self.decay_scheme in ROOTS and not self.warmup_steps:
-            raise ValueError(f"decay_scheme is {self.decay_scheme!r} and warmup_steps is 0; it must be at least 1")
+    @classmethod
+    def of(cls, config: Config, size: int, rewinds: int = 0) -> Schedule:
+        """Return the schedule for `size` ranks; scaling counts each rank once per accumulated batch.
+
+        The learning rate is halved once for each of the run's `rewinds` (divergence guard).
+
+        A scaled rate rises linearly from the rate of one rank (Goyal et al. 2017, section 2.2). If scaling changes
+        nothing, the rate rises from 0, as in the linear warm-up of an unscaled rate: a requested warm-up always takes
+        place.
+        """
+        rate, scaled = config.learning_rate * 0.5**rewinds, config.learning_rate_scaling != "none"
+        size *= config.accumulate_steps or 1
+        factor = {"none": 1.0, "linear": size, "sqrt": math.sqrt(size)}[config.learning_rate_scaling]
+        return cls(
+            rate * factor,
+            config.num_train_steps,
+            config.warmup_steps,
+            "linear" if scaled else config.warmup_scheme,
+            rate if factor > 1 else 0.0,
+            config.decay_scheme,
+            config.num_units,
+        )
 
     @property
     def noam_peak(self) -> float:

@@ -10,7 +10,6 @@ calls a library may average them over the ranks, and skip updates with gradients
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,12 +18,14 @@ import tensorflow as tf
 from nmt.model.architecture import Architecture
 from nmt.model.batch_input import BatchInput
 from nmt.model.parts.dense import DIRECTION, LENGTH
-from nmt.model.parts.dropout import OtherDropout
 from nmt.model.parts.initializers import Initializer
 from nmt.model.registry import make_translator
+from nmt.model.session import gpus
+from nmt.options.config import Config
+from nmt.options.training_options import PLATEAU, listed
 from nmt.text.batches import Batch
-from nmt.train.frozen import listed, trained
-from nmt.train.plateau import Decay, NoDecay, Plateau, PlateauSettings
+from nmt.train.frozen import trained
+from nmt.train.plateau import Plateau
 from nmt.train.schedule import Schedule
 
 
@@ -78,75 +79,13 @@ def with_weight_decay(optimizer: Any, decay: float) -> Any:
 v1 = tf.compat.v1
 
 
-@dataclass(frozen=True)
-class Optimization:
-    """Settings of the loss, the regularization and the optimizer.
-
-    Attributes:
-        optimizer: "sgd", or "adam" (Kingma, Ba 2015).
-        schedule: the learning rate of each step.
-        plateau: settings of the plateau decay; None for no such decay.
-        max_gradient_norm: global norm to which gradients are clipped.
-        dropout: dropout rate of the inputs of layers; in a Transformer, of the outputs of its sublayers.
-        output_dropout: dropout rate of the input of the output layer.
-        dropout_mask: "step", or "sentence". With "sentence", `dropout`, `output_dropout` and `activation_dropout` use
-            the same mask at all time steps of a sentence.
-        src_word_dropout: probability that a source word is dropped as a whole.
-        tgt_word_dropout: probability that a target word is dropped as a whole in the decoder's input.
-        attention_dropout: dropout rate of attention weights, where the model family supports it.
-        activation_dropout: dropout rate inside a feed-forward layer, where the model family supports it.
-        num_sampled_softmax: number of words of the sampled softmax (`nmt.model.parts.sampled_softmax`); 0 for the full
-            softmax. The loss and the perplexity in the log of training are then computed with the sample.
-        label_smoothing: probability mass that is spread evenly over all words; the logged loss is without it.
-        r_drop: weight of the divergence between two passes with different dropout; 0 for one pass. The logged loss is
-            the mean of both passes, without the divergence.
-        adam_beta1: decay rate of Adam's mean of gradients.
-        adam_beta2: decay rate of Adam's mean of squared gradients.
-        adam_epsilon: number that is added to the root of the mean of squared gradients.
-        weight_decay: share of each matrix that a step subtracts, times the learning rate.
-        colocate_gradients_with_ops: whether a gradient is computed on the device of its forward operation.
-        freeze: parts of the model that are not trained, separated by commas; see `nmt.train.frozen`.
-        loss_scale: loss scale setting of a library that scales the loss and skips updates that overflow; None or
-            "none": no loss scale.
-
-    Raises:
-        ValueError: an unknown optimizer.
-    """
-
-    optimizer: str
-    schedule: Schedule
-    max_gradient_norm: float
-    dropout: float = 0.0
-    output_dropout: float = 0.0
-    dropout_mask: str = "step"
-    src_word_dropout: float = 0.0
-    tgt_word_dropout: float = 0.0
-    attention_dropout: float = 0.0
-    activation_dropout: float = 0.0
-    num_sampled_softmax: int = 0
-    label_smoothing: float = 0.0
-    r_drop: float = 0.0
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.999
-    adam_epsilon: float = 1e-8
-    weight_decay: float = 0.0
-    colocate_gradients_with_ops: bool = True
-    freeze: str = ""
-    loss_scale: str | None = None
-    plateau: PlateauSettings | None = None
-
-    def __post_init__(self) -> None:
-        """Raise ValueError for an unknown optimizer."""
-        if self.optimizer not in ("sgd", "adam"):
-            raise ValueError(f"optimizer is {self.optimizer!r}; it must be 'sgd' or 'adam'")
-
-    def build(self, rate: tf.Tensor) -> Any:
-        """Return the TensorFlow optimizer with this learning rate, a scalar."""
-        kind: Any = v1.train.GradientDescentOptimizer
-        moments: tuple[float, ...] = ()
-        if self.optimizer == "adam":
-            kind, moments = v1.train.AdamOptimizer, (self.adam_beta1, self.adam_beta2, self.adam_epsilon)
-        return with_weight_decay(kind, self.weight_decay)(rate, *moments)
+def make_optimizer(config: Config, rate: tf.Tensor) -> Any:
+    """Return the TensorFlow optimizer of a run (SGD, or Adam: Kingma, Ba 2015) with this learning rate, a scalar."""
+    kind: Any = v1.train.GradientDescentOptimizer
+    moments: tuple[float, ...] = ()
+    if config.optimizer == "adam":
+        kind, moments = v1.train.AdamOptimizer, (config.adam_beta1, config.adam_beta2, config.adam_epsilon)
+    return with_weight_decay(kind, config.weight_decay)(rate, *moments)
 
 
 class StepResult(NamedTuple):
@@ -176,43 +115,34 @@ class StepResult(NamedTuple):
 class TrainStep:
     """The training graph, built in the current default graph; `run` does one step in a session of that graph.
 
+    Args:
+        architecture: architecture of the model.
+        initializer: initial weights.
+        config: options of the run.
+        schedule: learning rate of each step.
+
     Attributes:
         leaves_out: whether an update that overflows is skipped.
-        decay: decay of the learning rate by evaluations, in addition to its schedule.
+        decay: decay of the learning rate by evaluations, in addition to its schedule; None if there is none.
 
     Raises:
         ValueError: the initializer has no vectors for the architecture's pretrained embeddings.
     """
 
     def __init__(
-        self, architecture: Architecture, initializer: Initializer, optimization: Optimization, num_gpus: int = 0
+        self, architecture: Architecture, initializer: Initializer, config: Config, schedule: Schedule
     ) -> None:
         for name in architecture.pretrained_names:
             if name is not None and name not in initializer.given:
                 raise ValueError(f"{name} is not trained: the initializer must be given its values")
         self._input = BatchInput(architecture)
         self._seed = v1.placeholder(tf.int32, [2], "dropout_seed")
-        other_dropout = OtherDropout(
-            optimization.src_word_dropout,
-            optimization.tgt_word_dropout,
-            optimization.output_dropout,
-            optimization.attention_dropout,
-            optimization.activation_dropout,
-        )
-        translator = make_translator(
-            architecture,
-            initializer,
-            optimization.dropout,
-            self._seed,
-            num_gpus,
-            other_dropout,
-            optimization.dropout_mask,
-        )
+        translator = make_translator(architecture, initializer, config, self._seed, gpus(config))
         losses = self._input.losses(
             translator,
-            num_sampled=optimization.num_sampled_softmax,
-            label_smoothing=optimization.label_smoothing,
-            r_drop=optimization.r_drop,
+            num_sampled=config.num_sampled_softmax,
+            label_smoothing=config.label_smoothing,
+            r_drop=config.r_drop,
         )
         # int32 as in the TensorFlow NMT tutorial; TensorFlow's own function would create an int64 global step.
         step = v1.get_variable(
@@ -220,16 +150,17 @@ class TrainStep:
             collections=[v1.GraphKeys.GLOBAL_VARIABLES, v1.GraphKeys.GLOBAL_STEP],
         )  # fmt: skip
         self._step = step
-        self.leaves_out = optimization.loss_scale not in (None, "none")
-        self.decay: Decay = NoDecay() if optimization.plateau is None else Plateau(optimization.plateau)
-        rate = self.decay.lowered(optimization.schedule.rate(step))
-        weights = trained(v1.trainable_variables(), listed(optimization.freeze), architecture)
+        self.leaves_out = config.loss_scale not in (None, "none")
+        self.decay = Plateau(config) if config.decay_scheme == PLATEAU else None
+        rate = schedule.rate(step)
+        rate = rate if self.decay is None else self.decay.lowered(rate)
+        weights = trained(v1.trainable_variables(), listed(config.freeze), architecture)
         loss = normalized(losses.trained, self._input.divisor)
-        colocate = optimization.colocate_gradients_with_ops
+        colocate = config.colocate_gradients_with_ops
         gradients = [merged(one) for one in v1.gradients(loss, weights, colocate_gradients_with_ops=colocate)]
-        self._max_gradient_norm = optimization.max_gradient_norm
-        clipped, norm = tf.clip_by_global_norm(gradients, optimization.max_gradient_norm)
-        update = optimization.build(rate).apply_gradients(zip(clipped, weights, strict=True), global_step=step)
+        self._max_gradient_norm = config.max_gradient_norm
+        clipped, norm = tf.clip_by_global_norm(gradients, config.max_gradient_norm)
+        update = make_optimizer(config, rate).apply_gradients(zip(clipped, weights, strict=True), global_step=step)
         with tf.control_dependencies([update]):
             done = tf.identity(step.read_value())  # fetching the variable could read it before the update
         self._fetches = (losses.words, norm, rate, done)

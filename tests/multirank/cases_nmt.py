@@ -25,19 +25,20 @@ from nmt.model.lstm.architecture import LSTMArchitecture
 from nmt.model.parts.embedding_tables import given_vectors
 from nmt.model.parts.initializers import Initializer, initializer
 from nmt.model.transformer.architecture import TransformerArchitecture
+from nmt.options.config import Config
 from nmt.reporting.outputs import NoOutputs
 from nmt.runs.tfdist_ranks import Processes
-from nmt.scoring.perplexity import LikelihoodModel, LikelihoodSettings
+from nmt.scoring.perplexity import LikelihoodModel
 from nmt.search.translate_file import translate_file
-from nmt.search.translation_model import SearchSettings, TranslationModel
+from nmt.search.translation_model import TranslationModel
 from nmt.text.corpus import ParallelCorpus, open_parallel
 from nmt.text.vocabulary import Vocabulary, write_vocabulary
 from nmt.train.divergence import LossGuard, NullGuard
 from nmt.train.evaluation import NullEvaluation
-from nmt.train.feed import Feed, FeedSettings
-from nmt.train.loop import EvaluationIntervals, train
+from nmt.train.feed import Feed
+from nmt.train.loop import train
 from nmt.train.schedule import Schedule
-from nmt.train.step import Optimization, StepResult, TrainStep, dropout_seed
+from nmt.train.step import StepResult, TrainStep, dropout_seed
 from tests.multirank import inside
 from tests.multirank.cases_programs import refusal
 from tests.multirank.inside import everywhere, through_mpi
@@ -65,7 +66,12 @@ def text() -> tuple[ParallelCorpus, Vocabulary]:
 def feed(rank: int, size: int, parts: int = 1, normalization: str = "sentences") -> Feed:
     """Return a rank's feed; the last batches of an epoch are short and of odd sizes."""
     corpus, vocabulary = text()
-    settings = FeedSettings(GLOBAL_BATCH // (size * parts), 5, 50, 50, 1, None, parts, normalization)
+    settings = Config(
+        batch_size=GLOBAL_BATCH // (size * parts),
+        random_seed=1,
+        accumulate_steps=parts,
+        loss_normalization=normalization,
+    )
     return Feed(corpus, vocabulary, vocabulary, settings, rank, size)
 
 
@@ -89,7 +95,7 @@ def trained(
         schedule = Schedule(rate, num_train_steps=STEPS, decay_scheme="luong5")
         vectors = np.random.RandomState(seed).randn(60, 20).astype(np.float32)
         initial = Initializer("uniform", INIT_WEIGHT, seed, given_vectors(shape, vectors, vectors))
-        step = TrainStep(shape, initial, Optimization(optimizer, schedule, 5.0, **how))
+        step = TrainStep(shape, initial, Config(optimizer=optimizer, **(dict(dropout=0.0) | dict(how))), schedule)
         session.run(v1.global_variables_initializer())
         for number in range(STEPS):
             for part in range(parts):
@@ -188,8 +194,8 @@ def case_nmt_drops_by_the_rank() -> None:
 
     def built(how: Mapping[str, Any]) -> TrainStep:
         shape = LSTMArchitecture(63, 63, 20, 2, 2, encoder_type="bi", attention="scaled_luong")
-        optimization = Optimization("sgd", Schedule(0.3, num_train_steps=STEPS), 1e9, **how)
-        return TrainStep(shape, Initializer("uniform", INIT_WEIGHT, 1, {}), optimization)
+        config = Config(max_gradient_norm=1e9, **(dict(dropout=0.0) | dict(how)))
+        return TrainStep(shape, Initializer("uniform", INIT_WEIGHT, 1), config, Schedule(0.3, num_train_steps=STEPS))
 
     def together(**more: float) -> dict[str, np.ndarray]:
         batches = feed(tfdist.rank(), tfdist.size())
@@ -216,14 +222,14 @@ def case_nmt_evaluates_and_translates_without_communication() -> None:
     shape = LSTMArchitecture(63, 63, 20, 2, 2, encoder_type="bi", attention="scaled_luong")
     corpus, words = text()
     with tf.Graph().as_default() as training, v1.Session() as session:
-        TrainStep(shape, initializer("uniform", 0.1, 1), Optimization("sgd", Schedule(0.1, STEPS), 5.0))
+        TrainStep(shape, initializer("uniform", 0.1, 1), Config(dropout=0.0), Schedule(0.1, STEPS))
         session.run(v1.global_variables_initializer())
         path = Checkpoints(tempfile.mkdtemp()).save(session, v1.train.Saver(), 1)
     assert communication(training)  # the function does find such nodes
     with tfdist.disable_broadcast():
         weights = TrainedWeights(shape)
-        likelihood = LikelihoodModel(weights, words, words, LikelihoodSettings())
-        translation = TranslationModel(weights, words, words, SearchSettings(beam_width=2))
+        likelihood = LikelihoodModel(weights, words, words, Config())
+        translation = TranslationModel(weights, words, words, Config(beam_width=2))
     restore(weights.session, weights.saver, path)
     if tfdist.rank() == 0:  # on one rank only: communication would wait for the others
         assert likelihood.perplexity(corpus) > 1
@@ -253,12 +259,15 @@ def case_nmt_evaluates_and_saves_at_the_end_of_a_block() -> None:
     with inside.settings(through_mpi()), tf.Graph().as_default(), v1.Session() as session:
         ranks.configure(sync="bmuf", block_steps=4)
         schedule = Schedule(0.3, num_train_steps=STEPS)
-        step = TrainStep(shape, initializer("uniform", INIT_WEIGHT, 1 + ranks.rank), Optimization("sgd", schedule, 5.0))
+        config = Config(
+            dropout=0.0, num_train_steps=STEPS, steps_per_external_eval=3, evaluate_epochs=False, random_seed=1
+        )
+        step = TrainStep(shape, initializer("uniform", INIT_WEIGHT, 1 + ranks.rank), config, schedule)
         weights = v1.trainable_variables()
         session.run(v1.global_variables_initializer())
         train(
-            step, session, feed(ranks.rank, ranks.size), EvaluationIntervals(STEPS, 100, 3, False), first_step=0,
-            seed=1, ranks=ranks, evaluation=Looking(), outputs=NoOutputs(), stop=StopAfter5(), guard=NullGuard(),
+            step, session, feed(ranks.rank, ranks.size), config, first_step=0, ranks=ranks,
+            evaluation=Looking(), outputs=NoOutputs(), stop=StopAfter5(), guard=NullGuard(),
         )  # fmt: skip
         assert [n for n, _ in seen] == [0, 3, 5]
         for number, values in enumerate(everywhere(seen)):
@@ -283,16 +292,26 @@ def case_nmt_shares_translation_and_perplexity() -> None:
     (directory / "in").write_text("".join(line + "\n" for line in lines))
     shape = LSTMArchitecture(63, 63, 12, 2, 2, encoder_type="bi", attention="scaled_luong")
     searches = [
-        SearchSettings(batch_size=7, tgt_max_len=12),
-        SearchSettings(
-            batch_size=7, tgt_max_len=12, beam_width=3, translations_per_input=2, coverage_penalty_weight=0.2
+        Config(infer_batch_size=7, tgt_max_len_infer=12),
+        Config(
+            infer_batch_size=7,
+            tgt_max_len_infer=12,
+            beam_width=3,
+            num_translations_per_input=2,
+            coverage_penalty_weight=0.2,
         ),
-        SearchSettings(batch_size=7, tgt_max_len=12, sampling_temperature=1.0, translations_per_input=2, seed=3),
+        Config(
+            infer_batch_size=7,
+            tgt_max_len_infer=12,
+            sampling_temperature=1.0,
+            num_translations_per_input=2,
+            random_seed=3,
+        ),
     ]
     with tfdist.disable_broadcast():
         weights = TrainedWeights(shape)
         models = [TranslationModel(weights, words, words, settings) for settings in searches]
-        likelihood = LikelihoodModel(weights, words, words, LikelihoodSettings(batch_size=32))
+        likelihood = LikelihoodModel(weights, words, words, Config(batch_size=32))
     random = np.random.default_rng(4)
     for variable in sorted(weights.session.graph.get_collection("variables"), key=lambda each: each.name):
         value = random.uniform(-1, 1, variable.shape)

@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from nmt.export import main
 from nmt.nmt import main as nmt
+from nmt.options.config import Config
 from nmt.search.string_model import _joined, string_translations
-from nmt.search.translation_model import SearchSettings
 from nmt.text.tokens import join
 from nmt.text.vocabulary import Vocabulary
 from tests.launch import ROOT, mpirun
@@ -68,9 +68,9 @@ def test_the_translations_are_those_of_nmt(raw_run: Path, tmp_path: Path, width:
         assert all(first >= second for first, second in outputs["scores"])
 
 
-@pytest.mark.parametrize("settings", [SearchSettings(), SearchSettings(beam_width=2, translations_per_input=2)])
+@pytest.mark.parametrize("settings", [Config(), Config(beam_width=2, num_translations_per_input=2)])
 @pytest.mark.parametrize("kind", ["attention", "transformer", "convs2s"])
-def test_a_batch_without_a_word(kind: str, settings: SearchSettings) -> None:
+def test_a_batch_without_a_word(kind: str, settings: Config) -> None:
     """A form that is sent empty has blank translations; an empty batch has none."""
     with graphs.model(graphs.architecture(**MODELS[kind]), weight=2.0) as (translator, session):
         words = tuple(Vocabulary("v", ("<unk>", "<s>", "</s>", *"abcdefghij"[: size - 3])) for size in (11, 13))

@@ -5,11 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nmt.model.architecture import Architecture
-
-UNIT_TYPES = ("lstm", "gru", "layer_norm_lstm", "nas")
-ENCODER_TYPES = ("uni", "bi", "gnmt")
-ATTENTIONS = ("", "luong", "scaled_luong", "bahdanau", "normed_bahdanau")
-ATTENTION_ARCHITECTURES = ("standard", "gnmt", "gnmt_v2")
+from nmt.options.model_options import ATTENTION_ARCHITECTURES, ATTENTIONS, ENCODER_TYPES, UNIT_TYPES
 
 
 @dataclass(frozen=True)

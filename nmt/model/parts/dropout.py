@@ -6,31 +6,7 @@ into the seed. Equal seeds therefore give equal masks, independent of other rand
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import tensorflow as tf
-
-DROPOUT_MASKS = ("step", "sentence")
-
-
-@dataclass(frozen=True)
-class OtherDropout:
-    """Dropout probabilities other than that of the layers' inputs.
-
-    Attributes:
-        source_words: probability that a source word's whole vector is set to zero (Gal, Ghahramani 2016, section 4.2,
-            but independently for each occurrence).
-        target_words: the same probability for a target word that the decoder reads.
-        outputs: dropout probability of the output layer's inputs.
-        attention: dropout probability of attention weights, in families that have this dropout.
-        activations: dropout probability inside feed-forward layers, after the activation, in families that have it.
-    """
-
-    source_words: float = 0.0
-    target_words: float = 0.0
-    outputs: float = 0.0
-    attention: float = 0.0
-    activations: float = 0.0
 
 
 class Dropout:

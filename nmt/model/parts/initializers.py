@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-INIT_OPS = ("uniform", "glorot_normal", "glorot_uniform")
+from nmt.options.model_options import INIT_OPS
 
 
 class InitialDistribution(NamedTuple):

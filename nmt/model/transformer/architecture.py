@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nmt.model.architecture import Architecture
-
-NORMS = ("post", "pre")
-POSITIONS = ("sinusoidal", "learned")
+from nmt.options.model_options import NORMS, POSITIONS
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +38,12 @@ class Thread:
 
     def end_block(self) -> None:
         """Do nothing: these ranks train together in each step."""
+
+    def untouched(self) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext()
+
+    def multiply_in(self, precision: str) -> None:
+        """Do nothing."""
 
     def ask_to_stop(self, wanted: bool = True) -> None:
         """Do nothing: these ranks do not train."""

@@ -14,6 +14,7 @@ from nmt.model.interface import Translator
 from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.initializers import initializer
 from nmt.model.registry import make_translator
+from nmt.options.config import Config
 from tests.nmt.model import graphs
 from tests.nmt.model.graphs import EOS, SOS, v1
 from tests.nmt.model.slopes import assert_gradients_are_slopes
@@ -88,11 +89,13 @@ def assert_steps_are_the_oracles(translator: Translator, session: Any) -> None:
                 assert not weights[k, len(source) :].any(), (k, time)
 
 
-def assert_gradients_are_finite_differences(arch: Architecture, **options: Any) -> None:
+def assert_gradients_are_finite_differences(arch: Architecture, **drops: Any) -> None:
     """Check every variable, in float64, along a random direction; dropout is on, with masks fixed by the seed."""
 
     def loss() -> tf.Tensor:
-        translator = make_translator(arch, initializer("uniform", 0.5, seed=5), 0.3, tf.constant([4, 9]), **options)
+        translator = make_translator(
+            arch, initializer("uniform", 0.5, seed=5), Config(dropout=0.3, **drops), tf.constant([4, 9])
+        )
         return translator.losses(*[tf.constant(a) for a in Batch().arrays]).words
 
     assert_gradients_are_slopes(loss)

@@ -14,12 +14,13 @@ from nmt.model.inference_model import TrainedWeights
 from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.character_convolution import CharacterEmbedding
 from nmt.model.parts.initializers import Initializer, initializer
-from nmt.scoring.perplexity import LikelihoodModel, LikelihoodSettings
-from nmt.search.translation_model import SearchSettings, TranslationModel
+from nmt.options.config import Config
+from nmt.scoring.perplexity import LikelihoodModel
+from nmt.search.translation_model import TranslationModel
 from nmt.text.batches import make_batch, source_batch
 from nmt.text.character_vocabulary import NUM_CHARACTERS, WORD_LENGTH, CharacterVocabulary
 from nmt.train.schedule import Schedule
-from nmt.train.step import Optimization, TrainStep
+from nmt.train.step import TrainStep
 from tests.nmt.model import graphs
 from tests.nmt.model.graphs import EOS, SOS, architecture, v1
 from tests.nmt.model.oracle_embeddings import character_vector
@@ -121,14 +122,14 @@ def test_train_score_and_translate(toy: Any, tmp_path: Path) -> None:
     batch = make_batch(range(6), toy.train, CHARACTERS, toy.tgt_vocab, None, None, 6, 1)
     with tf.Graph().as_default(), v1.Session() as session:
         schedule = Schedule(0.1, num_train_steps=9)
-        step = TrainStep(shape, Initializer(seed=1), Optimization("sgd", schedule, 5.0, dropout=0.2))
+        step = TrainStep(shape, Initializer(seed=1), Config(dropout=0.2), schedule)
         session.run(v1.global_variables_initializer())
         losses = [step.run(session, batch, np.array([1, 2], np.int32)).loss_sum for _ in range(5)]
         path = Checkpoints(tmp_path).save(session, v1.train.Saver(), 5)
     assert losses[-1] < losses[0]
     weights = TrainedWeights(shape)
-    likelihood = LikelihoodModel(weights, CHARACTERS, toy.tgt_vocab, LikelihoodSettings())
-    translation = TranslationModel(weights, CHARACTERS, toy.tgt_vocab, SearchSettings(beam_width=2, tgt_max_len=4))
+    likelihood = LikelihoodModel(weights, CHARACTERS, toy.tgt_vocab, Config())
+    translation = TranslationModel(weights, CHARACTERS, toy.tgt_vocab, Config(beam_width=2, tgt_max_len=4))
     restore(weights.session, weights.saver, path)
     assert 1 < likelihood.perplexity(toy.dev) < 20
     assert len(translation.translate(["a neverseen word", "", "b"])) == 3

@@ -16,6 +16,7 @@ import tensorflow as tf
 from nmt.model.lstm.architecture import ATTENTIONS, LSTMArchitecture
 from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.initializers import Initializer
+from nmt.options.config import Config
 from nmt.search.beam_search import beam_search
 from tests.nmt.model.graphs import v1
 
@@ -100,7 +101,7 @@ def test_stated_figures(case: str) -> None:
     changes, stated = STATED[case]
     with tf.Graph().as_default(), v1.Session() as session:
         start = OneSeed("uniform", 0.1, seed=3)
-        training = LSTMTranslator(architecture(**changes), start, 0.5, tf.constant([3, 0]))
+        training = LSTMTranslator(architecture(**changes), start, Config(dropout=0.5), tf.constant([3, 0]))
         translator = LSTMTranslator(architecture(**changes), start)
         batch = [tf.constant(a) for a in (SOURCE, SOURCE_LENGTHS, TARGET_IN, TARGET_OUT, TARGET_LENGTHS)]
         train_loss, eval_loss = (model.losses(*batch).words / 2 for model in (training, translator))
@@ -142,7 +143,9 @@ def test_stated_beams(changes: dict[str, Any], stated: list[list[str]]) -> None:
 def test_stated_loss_of_glorot(init_op: str, stated: float) -> None:
     """Check the training loss of one layer before any step."""
     with tf.Graph().as_default(), v1.Session() as session:
-        training = LSTMTranslator(architecture(**UNI1), OneSeed(init_op, seed=3), 0.5, tf.constant([3, 0]))
+        training = LSTMTranslator(
+            architecture(**UNI1), OneSeed(init_op, seed=3), Config(dropout=0.5), tf.constant([3, 0])
+        )
         batch = [tf.constant(a) for a in (SOURCE, SOURCE_LENGTHS, TARGET_IN, TARGET_OUT, TARGET_LENGTHS)]
         session.run(v1.global_variables_initializer())
         loss = session.run(training.losses(*batch).words / 2)

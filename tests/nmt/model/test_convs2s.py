@@ -11,6 +11,7 @@ import tensorflow as tf
 from nmt.model.convs2s.architecture import ConvS2SArchitecture
 from nmt.model.parts.initializers import initializer
 from nmt.model.registry import make_translator
+from nmt.options.config import Config
 from tests.nmt.model import graphs
 from tests.nmt.model.comparisons import (
     Batch,
@@ -85,7 +86,7 @@ def test_starts() -> None:
     """Variances of section 3.5: kernels' depend on dropout, gates' are four times as large; biases are 0."""
     with tf.Graph().as_default(), v1.Session() as session:
         arch = ConvS2SArchitecture(500, 500, 64, 2, 2, src_embedding_size=32, tgt_embedding_size=32)
-        make_translator(arch, initializer("uniform", 9.0, seed=3), 0.2, tf.constant([1, 2]))
+        make_translator(arch, initializer("uniform", 9.0, seed=3), Config(dropout=0.2), tf.constant([1, 2]))
         session.run(v1.global_variables_initializer())
         values = {v.op.name: session.run(v) for v in v1.trainable_variables()}
     for name, value in values.items():

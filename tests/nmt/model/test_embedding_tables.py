@@ -15,12 +15,13 @@ from nmt.model.lstm.architecture import LSTMArchitecture
 from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.embedding_tables import given_vectors
 from nmt.model.parts.initializers import Initializer, initializer
-from nmt.scoring.perplexity import LikelihoodModel, LikelihoodSettings
+from nmt.options.config import Config
+from nmt.scoring.perplexity import LikelihoodModel
 from nmt.search.beam_search import beam_search
 from nmt.search.greedy import greedy_search
 from nmt.text.batches import Batch, make_batch
 from nmt.train.schedule import Schedule
-from nmt.train.step import Optimization, TrainStep
+from nmt.train.step import TrainStep
 from tests.nmt.model import graphs
 from tests.nmt.model.graphs import EOS, SOS, architecture, v1
 from tests.nmt.model.slopes import assert_gradients_are_slopes
@@ -110,7 +111,7 @@ def test_gradients_are_finite_differences(case: str) -> None:
     arch = architecture(**CASES[case])
 
     def loss() -> tf.Tensor:
-        translator = LSTMTranslator(arch, initializer("uniform", 0.5, seed=5), 0.3, tf.constant([4, 9]))
+        translator = LSTMTranslator(arch, initializer("uniform", 0.5, seed=5), Config(dropout=0.3), tf.constant([4, 9]))
         return translator.losses(*map(tf.constant, Sentences(arch).arrays)).words
 
     assert_gradients_are_slopes(loss)
@@ -224,7 +225,7 @@ class Training:
         with tf.Graph().as_default() as self.graph:
             schedule = Schedule(0.5, num_train_steps=9)
             start = initial or Initializer("uniform", 0.8, seed=5)
-            self._step = TrainStep(shape, start, Optimization("adam", schedule, max_gradient_norm=0.5))
+            self._step = TrainStep(shape, start, Config(optimizer="adam", max_gradient_norm=0.5, dropout=0.0), schedule)
             self.saver = v1.train.Saver()
             self.session = v1.Session()
             self.session.run(v1.global_variables_initializer())
@@ -291,7 +292,7 @@ def test_pretrained_words_stay_and_the_marks_are_trained(toy: Any, tmp_path: Pat
     )
     # A graph for evaluation needs no file: the checkpoint has the vectors.
     weights = TrainedWeights(shape)
-    likelihood = LikelihoodModel(weights, toy.src_vocab, toy.tgt_vocab, LikelihoodSettings())
+    likelihood = LikelihoodModel(weights, toy.src_vocab, toy.tgt_vocab, Config())
     restore(weights.session, weights.saver, path)
     assert likelihood.perplexity(toy.dev) > 1
     with pytest.raises(ValueError, match="embedding_encoder_pretrained is not trained: the initializer must be given"):

@@ -14,9 +14,10 @@ from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.initializers import Initializer, initializer
 from nmt.model.parts.sampled_softmax import expected_counts, log_uniform, log_uniform_sample, sampled_cross_entropy_sum
 from nmt.model.parts.softmax_cross_entropy import cross_entropy_sum
+from nmt.options.config import Config
 from nmt.text.batches import make_batch
 from nmt.train.schedule import Schedule
-from nmt.train.step import Optimization, TrainStep
+from nmt.train.step import TrainStep
 from tests.nmt.model import graphs
 from tests.nmt.model.graphs import EOS, SOS, architecture, v1
 from tests.nmt.model.slopes import assert_gradients_are_slopes
@@ -136,7 +137,9 @@ def loss_of_batch(translator: LSTMTranslator, num_sampled: int) -> tf.Tensor:
 
 def test_gradients_are_finite_differences() -> None:
     def loss() -> tf.Tensor:
-        translator = LSTMTranslator(architecture(attention="luong"), initializer("uniform", 0.5, seed=5), 0.3, [4, 9])
+        translator = LSTMTranslator(
+            architecture(attention="luong"), initializer("uniform", 0.5, seed=5), Config(dropout=0.3), [4, 9]
+        )
         return loss_of_batch(translator, 4)
 
     assert_gradients_are_slopes(loss)
@@ -145,7 +148,7 @@ def test_gradients_are_finite_differences() -> None:
 def test_what_a_translator_refuses() -> None:
     with tf.Graph().as_default():
         with pytest.raises(ValueError, match="num_sampled is 14; the target vocabulary has 13 words"):
-            loss_of_batch(LSTMTranslator(architecture(), initializer(), 0.0, [1, 2]), 14)
+            loss_of_batch(LSTMTranslator(architecture(), initializer(), Config(dropout=0.0), [1, 2]), 14)
         with pytest.raises(ValueError, match="there is no dropout_seed"):
             loss_of_batch(LSTMTranslator(architecture(), initializer()), 3)
 
@@ -154,8 +157,8 @@ def test_training_follows_the_steps_seed(toy: Any) -> None:
     """Equal seeds give equal losses, and other seeds give other losses."""
     sentences = make_batch(range(6), toy.train, toy.src_vocab, toy.tgt_vocab, None, None, 6, 1)
     with tf.Graph().as_default(), v1.Session() as session:
-        optimization = Optimization("sgd", Schedule(1e-9, num_train_steps=9), 5.0, num_sampled_softmax=3)
-        step = TrainStep(toy.architecture, Initializer(seed=1), optimization)
+        config, schedule = Config(num_sampled_softmax=3, dropout=0.0), Schedule(1e-9, num_train_steps=9)
+        step = TrainStep(toy.architecture, Initializer(seed=1), config, schedule)
         session.run(v1.global_variables_initializer())
         losses = [step.run(session, sentences, np.array([7, k], np.int32)).loss_sum for k in (0, 1, 2, 0)]
     assert losses[0] == pytest.approx(losses[3], rel=1e-6)

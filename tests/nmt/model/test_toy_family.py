@@ -1,9 +1,10 @@
-"""A second model family: one file (this one) and one line in the registry, and the whole program runs with it."""
+"""A second model family: one file (this one), a line in the registry and one in the options, and all of nmt has it."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from nmt.model.parts.dropout import Dropout
 from nmt.model.parts.placement import Placement
 from nmt.model.registry import FAMILIES, Family
 from nmt.nmt import main
+from nmt.options import model_options
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,11 @@ class BagDecoding(Decoding):
 
 
 @pytest.fixture(autouse=True)
-def bag(monkeypatch: pytest.MonkeyPatch) -> None:
+def bag(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(FAMILIES, "bag", Family(BagArchitecture, BagTranslator))  # the line in the registry
+    model_options.FAMILIES.append("bag")  # and the one in the options
+    yield
+    model_options.FAMILIES.remove("bag")
 
 
 def flags(toy: Any, *more: str) -> list[str]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from nmt.model.parts.dropout import OtherDropout
 from nmt.model.parts.initializers import initializer
 from nmt.model.registry import make_translator
 from nmt.model.transformer.architecture import TransformerArchitecture
+from nmt.options.config import Config
 from tests.nmt.model import graphs
 from tests.nmt.model.comparisons import (
     Batch,
@@ -35,6 +36,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "language model": dict(language_model=True, num_decoder_layers=2),
 }
 
+NONE = Config(dropout=0.0)
+
 
 def architecture(**changes: Any) -> Any:
     return graphs.architecture("transformer", **changes)
@@ -57,8 +60,9 @@ def test_steps_for_search_are_those_of_the_numpy_model(variant: str) -> None:
 @pytest.mark.parametrize("variant", ["deep", "all tied"])
 def test_gradients_are_finite_differences(variant: str) -> None:
     """Each variable, in float64, along a random direction; all dropouts are on, with masks fixed by the seed."""
-    drops = OtherDropout(0.1, 0.1, 0.1, attention=0.2, activations=0.2)
-    assert_gradients_are_finite_differences(architecture(**VARIANTS[variant]), other_dropout=drops)
+    words = dict(src_word_dropout=0.1, tgt_word_dropout=0.1, output_dropout=0.1)
+    inner = dict(attention_dropout=0.2, activation_dropout=0.2)
+    assert_gradients_are_finite_differences(architecture(**VARIANTS[variant]), **words, **inner)
 
 
 def test_neighbours_and_padding_change_nothing() -> None:
@@ -68,15 +72,16 @@ def test_neighbours_and_padding_change_nothing() -> None:
     assert_padding_changes_nothing(architecture())
 
 
-@pytest.mark.parametrize("place", ["attention", "activations"])
+@pytest.mark.parametrize("place", ["attention_dropout", "activation_dropout"])
 def test_inner_dropouts_follow_the_seed(place: str) -> None:
     """Equal seeds give equal losses, other seeds other losses; without dropout there is no random operation."""
     tensors = Batch().arrays
     with tf.Graph().as_default() as graph, v1.Session() as session:
         seed = v1.placeholder(tf.int32, [2])
-        plain = make_translator(architecture(), initializer(), 0.0, seed).losses(*map(tf.constant, tensors)).words
+        plain = make_translator(architecture(), initializer(), NONE, seed).losses(*map(tf.constant, tensors)).words
         assert not [op for op in graph.get_operations() if "StatelessRandom" in op.type]
-        dropping = make_translator(architecture(), initializer(), 0.0, seed, other_dropout=OtherDropout(**{place: 0.4}))
+        inside: Any = {place: 0.4}
+        dropping = make_translator(architecture(), initializer(), dataclasses.replace(NONE, **inside), seed)
         loss = dropping.losses(*map(tf.constant, tensors)).words
         session.run(v1.global_variables_initializer())
         losses = [session.run(loss, {seed: [1, k]}) for k in [*range(6), 0]]

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from nmt.model.lstm.architecture import ATTENTIONS
 from nmt.model.lstm.translator import LSTMTranslator
-from nmt.model.parts.dropout import OtherDropout
 from nmt.model.parts.initializers import initializer
+from nmt.options.config import Config
 from tests.nmt.model import graphs
 from tests.nmt.model.comparisons import (
     Batch,
@@ -136,7 +136,7 @@ def test_dropout_follows_its_seed() -> None:
     arch = architecture(**SHAPES["bi2"], attention="luong")
     with tf.Graph().as_default():
         seed = v1.placeholder(tf.int32, [2])
-        translator = LSTMTranslator(arch, initializer("uniform", 0.5, seed=5), 0.4, seed)
+        translator = LSTMTranslator(arch, initializer("uniform", 0.5, seed=5), Config(dropout=0.4), seed)
         loss = translator.losses(*[tf.constant(a) for a in batch.arrays]).words
         plain = LSTMTranslator(arch, initializer()).losses(*[tf.constant(a) for a in batch.arrays]).words
         with v1.Session() as session:
@@ -147,20 +147,24 @@ def test_dropout_follows_its_seed() -> None:
             assert np.mean(losses) == pytest.approx(session.run(plain), rel=0.1)
 
 
-@pytest.mark.parametrize("edge", ["source_words", "target_words", "outputs"])
+def of_edge(edge: str, rate: Any) -> Config:
+    return Config(dropout=0.0, **{edge: rate})
+
+
+@pytest.mark.parametrize("edge", ["src_word_dropout", "tgt_word_dropout", "output_dropout"])
 def test_dropped_words_and_outputs(edge: str) -> None:
     """Each kind has its own masks, which follow the seed; a graph without dropout has no operations for them."""
     arch = architecture(**SHAPES["bi2"], attention="luong")
     with tf.Graph().as_default() as graph, v1.Session() as session:
         seed = v1.placeholder(tf.int32, [2])
-        plain = LSTMTranslator(arch, initializer("uniform", 0.5, seed=5), 0.0, seed)
+        plain = LSTMTranslator(arch, initializer("uniform", 0.5, seed=5), Config(dropout=0.0), seed)
         tensors = [tf.constant(a) for a in Batch().arrays]
         losses = [plain.losses(*tensors).words]
         source, lengths, given, wanted, target_lengths = tensors
         alone = plain.losses(source, lengths, given, wanted, target_lengths, r_drop=5.0)  # two equal passes
         assert not [op for op in graph.get_operations() if "StatelessRandom" in op.type]
         for rate in (0.5, 0.5, 0.999):
-            dropping = LSTMTranslator(arch, initializer(), 0.0, seed, other_dropout=OtherDropout(**{edge: rate}))
+            dropping = LSTMTranslator(arch, initializer(), of_edge(edge, rate), seed)
             losses.append(dropping.losses(*tensors).words)
         session.run(v1.global_variables_initializer())
         np.testing.assert_allclose(session.run(alone), session.run([losses[0]] * 2), rtol=1e-5)
@@ -168,14 +172,14 @@ def test_dropped_words_and_outputs(edge: str) -> None:
         assert all(one[0] == found[0][0] and one[1] == one[2] for one in found)
         assert len({one[1] for one in found}) > 4 and found[0][0] not in {one[1] for one in found}
         # If all words of a side are dropped to zero, other words on this side give the same loss.
-        side = {"source_words": 0, "target_words": 2}.get(edge)
+        side = {"src_word_dropout": 0, "tgt_word_dropout": 2}.get(edge)
         if side is not None:
             ids = [tf.reverse(one, [0]) if place == side else one for place, one in enumerate(tensors)]
-            none = LSTMTranslator(arch, initializer(), 0.0, seed, other_dropout=OtherDropout(**{edge: 0.999999}))
+            none = LSTMTranslator(arch, initializer(), of_edge(edge, 0.999999), seed)
             either = [none.losses(*ids).words, none.losses(*tensors).words, plain.losses(*ids).words]
             changed, dropped, seen = session.run(either, {seed: [1, 0]})
             assert changed == pytest.approx(dropped, rel=1e-6) and seen != pytest.approx(found[0][0], rel=1e-4)
-        if edge == "outputs":  # without outputs all words are equally probable
+        if edge == "output_dropout":  # without outputs all words are equally probable
             words = int(Batch().arrays[4].sum())
             assert found[0][3] == pytest.approx(words * np.log(arch.tgt_vocab_size), rel=1e-4)
 

@@ -10,14 +10,14 @@ import pytest
 
 import nmt
 from nmt.core.errors import InputError
-from nmt.model.parts.initializers import INIT_OPS
 from nmt.options.config import FIELDS, Config
 from nmt.options.configuration_options import PRESETS
 from nmt.options.flags import help_text, parse
 from nmt.options.hparams_file import read_file, read_saved
+from nmt.options.model_options import INIT_OPS
 from nmt.options.presets import preset, preset_lines
 from nmt.options.resolve import resolve
-from nmt.train.schedule import DECAY_SCHEMES, WARMUP_SCHEMES
+from nmt.options.training_options import DECAY_SCHEMES, WARMUP_SCHEMES
 
 NEEDED = {
     "src": "en",

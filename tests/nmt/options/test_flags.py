@@ -12,9 +12,9 @@ import pytest
 import tensorflow as tf
 
 from nmt.checkpoints.checkpoint import latest
+from nmt.model.session import session_config
 from nmt.nmt import main
 from nmt.options.config import FIELDS, Config
-from nmt.options.derived_settings import session_settings
 from nmt.options.resolve import resolve
 from nmt.text.vocabulary import write_vocabulary
 from tests.nmt.conftest import WORDS
@@ -198,7 +198,7 @@ def test_loaded_options_can_be_overridden(toy: Any, capsys: pytest.CaptureFixtur
 
 def test_settings_of_sessions() -> None:
     given = {"num_inter_threads": 3, "num_intra_threads": 2, "log_device_placement": True}
-    settings = session_settings(resolve(NEEDED | given))
+    settings = session_config(resolve(NEEDED | given))
     assert settings.inter_op_parallelism_threads == 3 and settings.intra_op_parallelism_threads == 2
     assert settings.log_device_placement
 

@@ -9,14 +9,15 @@ import pytest
 import tensorflow as tf
 
 from nmt.model.inference_model import TrainedWeights
-from nmt.scoring.perplexity import LikelihoodModel, LikelihoodSettings
+from nmt.options.config import Config
+from nmt.scoring.perplexity import LikelihoodModel
 from tests.nmt.core.thread_ranks import outcomes
 
 
 def test_ranks_add_up(toy: Any) -> None:
     """The ranks' sums add up, also with more ranks than batches."""
     weights = TrainedWeights(toy.architecture)
-    model = LikelihoodModel(weights, toy.src_vocab, toy.tgt_vocab, LikelihoodSettings(batch_size=8))
+    model = LikelihoodModel(weights, toy.src_vocab, toy.tgt_vocab, Config(batch_size=8))
     with model.session.graph.as_default():
         model.session.run(tf.compat.v1.global_variables_initializer())
     loss_sum, words = model.sums(toy.train)

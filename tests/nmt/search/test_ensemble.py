@@ -14,11 +14,12 @@ from nmt.checkpoints.checkpoint import restore_below
 from nmt.core.errors import InputError
 from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.initializers import initializer
+from nmt.options.config import Config
 from nmt.search.beam_search import beam_search
 from nmt.search.ensemble import Ensemble, EnsembleWeights
 from nmt.search.forced import forced_decoding
 from nmt.search.greedy import greedy_search
-from nmt.search.translation_model import SearchSettings, TranslationModel
+from nmt.search.translation_model import TranslationModel
 from tests.nmt.model import graphs
 from tests.nmt.model.graphs import EOS, SOS, v1
 from tests.nmt.model.oracle_model import OracleModel, log_softmax
@@ -88,7 +89,7 @@ def test_search_is_that_of_the_mean() -> None:
 def test_the_same_weights_twice_are_one_model(toy: Any, tmp_path: Path) -> None:
     """Both are read from one checkpoint without scopes; a checkpoint of another shape is refused."""
     partitioned = dataclasses.replace(toy.architecture, num_embeddings_partitions=2)
-    one, settings = model_of(toy, beam_width=3), SearchSettings(beam_width=3)
+    one, settings = model_of(toy, beam_width=3), Config(beam_width=3)
     path = str(tmp_path / "translate.ckpt-1")
     with one.session.graph.as_default():
         v1.train.Saver().save(one.session, path, write_meta_graph=False)

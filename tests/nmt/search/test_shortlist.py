@@ -153,11 +153,11 @@ def test_a_list_of_all_words_changes_nothing(toy: Any, mode: str) -> None:
     letters = ["a", "b", "c", "d", "e", "f", "g"]
     path = toy.directory / "shortlist"
     path.write_text("</s> A B C\n" + "".join(f"{one} A B C D E F G\n" for one in letters) + "<unk> D E F G\n")
-    all_words = model_of(toy, batch_size=7, shortlist=str(path), **SEARCHES[mode]).translate(LINES)
-    free = model_of(toy, batch_size=7, **SEARCHES[mode]).translate(LINES)
+    all_words = model_of(toy, infer_batch_size=7, shortlist=str(path), **SEARCHES[mode]).translate(LINES)
+    free = model_of(toy, infer_batch_size=7, **SEARCHES[mode]).translate(LINES)
     assert all_words == free
     path.write_text("</s> A\n" + "".join(f"{one} {one.upper()}\n" for one in letters))
-    few, one = (model_of(toy, batch_size=size, shortlist=str(path), **SEARCHES[mode]) for size in (7, 1))
+    few, one = (model_of(toy, infer_batch_size=size, shortlist=str(path), **SEARCHES[mode]) for size in (7, 1))
     found = few.translate(LINES)
     assert found == one.translate(LINES) != free
     for line, translations in zip(LINES, found, strict=True):
@@ -168,7 +168,7 @@ def test_a_list_of_all_words_changes_nothing(toy: Any, mode: str) -> None:
 def test_a_beam_wider_than_the_list(toy: Any) -> None:
     path = toy.directory / "shortlist"
     path.write_text("</s>\na B\n")
-    model = model_of(toy, beam_width=7, translations_per_input=7, shortlist=str(path))
+    model = model_of(toy, beam_width=7, num_translations_per_input=7, shortlist=str(path))
     assert len({*model.translate(["a"])[0]}) > 4
 
 

@@ -35,7 +35,7 @@ def test_file(toy: Any, paths: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("size", [1, 3, 7])
 def test_several_translations_are_consecutive_lines(toy: Any, paths: tuple[str, str], size: int) -> None:
-    model = model_of(toy, beam_width=2, translations_per_input=2)
+    model = model_of(toy, beam_width=2, num_translations_per_input=2)
     assert outcomes(size, lambda ranks: translate_file(model, *paths, ranks)) == [5] * size
     assert Path(paths[1]).read_text().split("\n") == [*sum(model.translate(LINES[:5]), []), ""]
     assert len(Path(paths[1]).read_text().splitlines()) == 10

@@ -11,20 +11,21 @@ import tensorflow as tf
 
 from nmt.core.ranks import Ranks
 from nmt.model.inference_model import TrainedWeights
-from nmt.search.translation_model import SearchSettings, TranslationModel, translate_shared
+from nmt.options.config import Config
+from nmt.search.translation_model import TranslationModel, translate_shared
 from tests.nmt.core.thread_ranks import outcomes
 
 LINES = ["a b c", "", "d", "   ", "g f e d c b a", "b unknown", "a b c", *(" ".join("abcdefg"[i:]) for i in range(7))]
 MODES: dict[str, dict[str, Any]] = {
     "greedy": {},
-    "sample": {"sampling_temperature": 1.0, "translations_per_input": 2, "seed": 5},
-    "beam": {"beam_width": 3, "translations_per_input": 2, "coverage_penalty_weight": 0.2},
+    "sample": {"sampling_temperature": 1.0, "num_translations_per_input": 2, "random_seed": 5},
+    "beam": {"beam_width": 3, "num_translations_per_input": 2, "coverage_penalty_weight": 0.2},
 }
 
 
 def model_of(toy: Any, **settings: Any) -> TranslationModel:
     """Return a model with the same random weights in each call; its translations have different lengths."""
-    made = TranslationModel(TrainedWeights(toy.architecture), toy.src_vocab, toy.tgt_vocab, SearchSettings(**settings))
+    made = TranslationModel(TrainedWeights(toy.architecture), toy.src_vocab, toy.tgt_vocab, Config(**settings))
     random = np.random.default_rng(2)
     variables = made.session.graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
     for variable in sorted(variables, key=lambda one: one.name):
@@ -36,7 +37,7 @@ def model_of(toy: Any, **settings: Any) -> TranslationModel:
 @pytest.mark.parametrize("mode", MODES)
 def test_a_translation_is_that_of_the_line_alone(toy: Any, mode: str) -> None:
     """In batches of 1, 7 and 32, with any other lines, and shared by any number of ranks."""
-    one, seven, many = (model_of(toy, batch_size=size, **MODES[mode]) for size in (1, 7, 32))
+    one, seven, many = (model_of(toy, infer_batch_size=size, **MODES[mode]) for size in (1, 7, 32))
     expected = one.translate(LINES)
     assert seven.translate(LINES) == many.translate(LINES) == expected
     assert [many.translate([line])[0] for line in LINES] == expected == many.translate(LINES[::-1])[::-1]
@@ -55,14 +56,14 @@ def test_samples_follow_seed_source_and_place(toy: Any) -> None:
     found = model.translate(["g f e d c b a", "g f e d c a b", "g f e d c b a"])
     assert found[0] == found[2] != found[1]
     assert found[0][0] != found[0][1]
-    assert model_of(toy, **{**MODES["sample"], "seed": 6}).translate(["g f e d c b a"])[0] != found[0]
-    assert model_of(toy, sampling_temperature=1.0, seed=5).translate(["g f e d c b a"]) == [found[0][:1]]
+    assert model_of(toy, **{**MODES["sample"], "random_seed": 6}).translate(["g f e d c b a"])[0] != found[0]
+    assert model_of(toy, sampling_temperature=1.0, random_seed=5).translate(["g f e d c b a"]) == [found[0][:1]]
 
 
 def test_the_best_come_first(toy: Any) -> None:
     """As many translations as requested, but not more than there are hypotheses."""
     best = model_of(toy, beam_width=3).translate(LINES)
-    three = model_of(toy, beam_width=3, translations_per_input=5).translate(LINES)
+    three = model_of(toy, beam_width=3, num_translations_per_input=5).translate(LINES)
     assert [translations[:1] for translations in three] == best
     assert all(len(translations) == 3 for translations in three)
     assert len(set(three[4])) == 3
@@ -75,7 +76,7 @@ def test_a_beam_of_one_is_greedy(toy: Any) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_any_line(toy: Any, mode: str) -> None:
     """Long lines, and characters that no vocabulary has; all unknown words give the same translation."""
-    model = model_of(toy, tgt_max_len=9, **MODES[mode])
+    model = model_of(toy, tgt_max_len_infer=9, **MODES[mode])
     odd = ["a \u2028 b", "a \t b", "a \x00 b", "a 漢字 b", "a " + "x" * 10_000 + " b", "a \U0001f600 b", "a \r b"]
     found = model.translate([*odd, "a b " * 700])
     assert all(translations == found[0] for translations in found[:7])
@@ -92,7 +93,7 @@ def test_tokens_of_a_translation_are_at_least(toy: Any, mode: str) -> None:
 
 
 def test_tokens_of_a_source_are_limited(toy: Any) -> None:
-    model = model_of(toy, src_max_len=2)
+    model = model_of(toy, src_max_len_infer=2)
     assert model.translate(["a b c d"]) == model.translate(["a b"])
 
 
@@ -115,10 +116,10 @@ def test_alignment(toy: Any, mode: str) -> None:
 
 
 def test_settings() -> None:
-    assert SearchSettings().mode == "greedy"
-    assert SearchSettings(sampling_temperature=0.5).mode == "sample"
-    assert SearchSettings(beam_width=2, sampling_temperature=0.5).mode == "beam_search"
-    assert SearchSettings(infer_mode="greedy", beam_width=2, translations_per_input=4).translations == 1
+    assert Config().search_mode == "greedy"
+    assert Config(sampling_temperature=0.5).search_mode == "sample"
+    assert Config(beam_width=2, sampling_temperature=0.5).search_mode == "beam_search"
+    assert Config(infer_mode="greedy", beam_width=2, num_translations_per_input=4).translations == 1
 
 
 class Echo:

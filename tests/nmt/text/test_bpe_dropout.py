@@ -16,6 +16,7 @@ import pytest
 
 from nmt.core.errors import InputError
 from nmt.nmt import main
+from nmt.options.config import Config
 from nmt.prepare import prepare
 from nmt.text.batches import Batch
 from nmt.text.bpe_dropout import BPEDropoutText, Merges, check_fit, read_merges
@@ -24,7 +25,7 @@ from nmt.text.lines import TextFile
 from nmt.text.subwords import BytePairs, dropout_units, learn_byte_pairs
 from nmt.text.tokens import join, split
 from nmt.text.vocabulary import read_vocabulary
-from nmt.train.feed import Feed, FeedSettings
+from nmt.train.feed import Feed
 
 
 @pytest.fixture
@@ -63,7 +64,14 @@ def test_a_joint_is_left_out_as_often_as_is_asked() -> None:
 def feeds(prepared: Path, size: int, rate: float = 0.3) -> list[Feed]:
     corpus = open_parallel(prepared / "data/train.en", prepared / "data/train.de")
     words = read_vocabulary(prepared / "data/vocab.en")
-    settings = FeedSettings(8 // size, 3, 50, 9, 1, loss_normalization="words", tgt_bpe_dropout=rate)
+    settings = Config(
+        batch_size=8 // size,
+        num_buckets=3,
+        tgt_max_len=9,
+        random_seed=1,
+        loss_normalization="words",
+        tgt_bpe_dropout=rate,
+    )
     merges = read_merges(prepared / "data/bpe.codes")
     return [Feed(corpus, words, words, settings, rank, size, merges) for rank in range(size)]
 

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from nmt.core.errors import InputError
+from nmt.options.config import Config
 from nmt.text.batches import Batch
 from nmt.text.corpus import open_parallel
-from nmt.train.feed import Feed, FeedSettings
+from nmt.train.feed import Feed
 
 
 def feed(toy: Any, rank: int = 0, size: int = 1, batch_size: int = 8, seed: int = 1) -> Feed:
-    settings = FeedSettings(batch_size, 5, 50, 50, seed)
+    settings = Config(batch_size=batch_size, random_seed=seed)
     return Feed(toy.train, toy.src_vocab, toy.tgt_vocab, settings, rank, size)
 
 
@@ -37,7 +38,7 @@ def test_ranks_share_the_batches_of_one_process(toy: Any, size: int, batch_size:
 
 
 def test_parts_of_a_step_are_those_of_other_ranks(toy: Any) -> None:
-    settings = FeedSettings(2, 5, 50, 50, 1, accumulate_steps=2)
+    settings = Config(batch_size=2, random_seed=1, accumulate_steps=2)
     two = [Feed(toy.train, toy.src_vocab, toy.tgt_vocab, settings, rank, 2) for rank in range(2)]
     four = [feed(toy, rank, 4, 2) for rank in range(4)]
     assert {one.steps_per_epoch for one in two} == {one.steps_per_epoch for one in four}
@@ -50,7 +51,7 @@ def test_parts_of_a_step_are_those_of_other_ranks(toy: Any) -> None:
 
 def test_losses_are_divided_by_words(toy: Any) -> None:
     """The divisor counts the words of all ranks and parts, with end marks and after cuts."""
-    settings = FeedSettings(2, 5, 50, 3, 1, accumulate_steps=2, loss_normalization="words")
+    settings = Config(batch_size=2, tgt_max_len=3, random_seed=1, accumulate_steps=2, loss_normalization="words")
     ranks = [Feed(toy.train, toy.src_vocab, toy.tgt_vocab, settings, rank, 2) for rank in range(2)]
     for step in range(ranks[0].steps_per_epoch):
         batches = [one.batch(step, part) for one in ranks for part in range(2)]
@@ -62,8 +63,8 @@ def test_losses_are_divided_by_words(toy: Any) -> None:
 @pytest.mark.parametrize("size", [2, 3])
 def test_ranks_share_batches_of_tokens(toy: Any, size: int) -> None:
     """Equal to one process with ``size`` times as many tokens; losses are divided by words."""
-    alone = Feed(toy.train, toy.src_vocab, toy.tgt_vocab, FeedSettings(8, 5, 50, 50, 1, batch_tokens=12 * size))
-    settings = FeedSettings(8, 5, 50, 50, 1, batch_tokens=12)
+    alone = Feed(toy.train, toy.src_vocab, toy.tgt_vocab, Config(batch_size=8, random_seed=1, batch_tokens=12 * size))
+    settings = Config(batch_size=8, random_seed=1, batch_tokens=12)
     ranks = [Feed(toy.train, toy.src_vocab, toy.tgt_vocab, settings, rank, size) for rank in range(size)]
     assert {one.steps_per_epoch for one in ranks} == {alone.steps_per_epoch}
     for step in range(alone.steps_per_epoch):
@@ -74,22 +75,22 @@ def test_ranks_share_batches_of_tokens(toy: Any, size: int) -> None:
 
 def test_batches_of_tokens_go_on_with_other_ranks(toy: Any) -> None:
     """Batches of tokens do not depend on the number of sentences in a batch."""
-    two = FeedSettings(8, 5, 50, 50, 1, batch_tokens=24)
-    four = FeedSettings(3, 2, 50, 50, 1, batch_tokens=12)
+    two = Config(batch_size=8, random_seed=1, batch_tokens=24)
+    four = Config(batch_size=3, num_buckets=2, random_seed=1, batch_tokens=12)
     record = Feed(toy.train, toy.src_vocab, toy.tgt_vocab, two, 0, 2).record()
     again = Feed(toy.train, toy.src_vocab, toy.tgt_vocab, four, 0, 4)
     assert "the same sentences in each step" in again.continue_after(2, record)
 
 
 def test_fewer_tokens_than_a_sentence_has(toy: Any) -> None:
-    settings = FeedSettings(8, 5, 50, 50, 1, batch_tokens=2)
+    settings = Config(batch_size=8, random_seed=1, batch_tokens=2)
     with pytest.raises(InputError, match=r"--batch_tokens=2 is less than the \d+ tokens, .* line \d+ of .*train.en"):
         Feed(toy.train, toy.src_vocab, toy.tgt_vocab, settings)
 
 
 def test_a_run_that_is_continued_with_other_pools_says_so(toy: Any) -> None:
     record = feed(toy).record()
-    pooled = Feed(toy.train, toy.src_vocab, toy.tgt_vocab, FeedSettings(8, 5, 50, 50, 1, pool_batches=3))
+    pooled = Feed(toy.train, toy.src_vocab, toy.tgt_vocab, Config(batch_size=8, random_seed=1, pool_batches=3))
     assert "pool_batches" not in record["plan"] and "pool_batches changed since step 4" in pooled.continue_after(
         4, record
     )
@@ -111,7 +112,7 @@ def test_any_step_can_be_asked_for_first(toy: Any) -> None:
 
 
 def test_what_is_left_out_is_told(toy: Any) -> None:
-    settings = FeedSettings(8, 1, 3, None, 1)
+    settings = Config(batch_size=8, num_buckets=1, src_max_len=3, tgt_max_len=0, random_seed=1)
     longer = sum(len(line.split()) > 3 for line in toy.train.src)
     feed = Feed(toy.train, toy.src_vocab, toy.tgt_vocab, settings)
     assert feed.left_out() == [f"{longer} of 37 lines of {toy.train.src.path} are cut to --src_max_len=3 tokens"]
@@ -156,7 +157,7 @@ def test_another_text_is_noticed_by_its_contents(toy: Any) -> None:
     path.write_text(path.read_text().replace("A", "B"))
     changed = open_parallel(toy.directory / "train.en", path)
     assert np.array_equal(changed.tgt.lengths, toy.train.tgt.lengths)
-    again = Feed(changed, toy.src_vocab, toy.tgt_vocab, FeedSettings(8, 5, 50, 50, 1))
+    again = Feed(changed, toy.src_vocab, toy.tgt_vocab, Config(batch_size=8, random_seed=1))
     assert again.continue_after(3, record).startswith(f"{path} changed since step 3: training continues with epoch 2")
 
 
@@ -189,8 +190,8 @@ def test_a_long_line_is_told_before_it_takes_all_memory(toy: Any, size: int) -> 
     corpus = open_parallel(toy.directory / "train.en", toy.directory / "train.de")
 
     def of(**limits: Any) -> Feed:
-        settings = FeedSettings(
-            **{"batch_size": 8, "num_buckets": 1, "src_max_len": 0, "tgt_max_len": 0, "seed": 1} | limits
+        settings = Config(
+            **{"batch_size": 8, "num_buckets": 1, "src_max_len": 0, "tgt_max_len": 0, "random_seed": 1} | limits
         )
         return Feed(corpus, toy.src_vocab, toy.tgt_vocab, settings, 0, size)
 
@@ -201,7 +202,7 @@ def test_a_long_line_is_told_before_it_takes_all_memory(toy: Any, size: int) -> 
         told = str(error.value)
         step = int(told.split()[1])
         assert done < step <= done + 2 * lifted.steps_per_epoch
-        parts = [Feed(corpus, toy.src_vocab, toy.tgt_vocab, lifted._settings, r, size) for r in range(size)]
+        parts = [Feed(corpus, toy.src_vocab, toy.tgt_vocab, lifted._config, r, size) for r in range(size)]
         assert 3000 in [len(part.batch(step - 1).source) for part in parts]
         assert "8 sentences a rank" in told and f"3000 tokens (line 21 of {toy.directory}/train.en" in told
         assert "24000 tokens with padding, more than 1608" in told and "--max_batch_tokens" in told

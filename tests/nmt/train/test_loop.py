@@ -14,19 +14,21 @@ from nmt.core.errors import InputError
 from nmt.core.ranks import CollectiveError, OneProcess
 from nmt.model.parts.softmax_cross_entropy import flat_places
 from nmt.model.session import memory_for
+from nmt.options.config import Config
 from nmt.reporting.outputs import NoOutputs, Stats
 from nmt.train.divergence import NullGuard
 from nmt.train.evaluation import NullEvaluation
-from nmt.train.loop import EvaluationIntervals, Window, train
-from nmt.train.plateau import NoDecay
+from nmt.train.loop import Window, train
 from nmt.train.step import StepResult
 from nmt.train.stopping import Stop
+
+NINE = Config(num_train_steps=9, steps_per_stats=3, steps_per_external_eval=3)
 
 
 class FakeStep:
     """A step that counts updates, diverges at ``bad_step``, and leaves out the updates in ``leaves_out``."""
 
-    decay = NoDecay()
+    decay: Any = None
 
     def __init__(self, bad_step: int = 0, first_step: int = 0, leaves_out: Sequence[int] = ()) -> None:
         self.seeds: list[tuple[int, ...]] = []
@@ -109,7 +111,7 @@ class NoStop:
 
 
 def run(
-    cadence: EvaluationIntervals,
+    config: Config,
     first_step: int = 0,
     bad_step: int = 0,
     stop: Stop | None = None,
@@ -117,11 +119,10 @@ def run(
     leaves_out: Sequence[int] = (),
 ) -> tuple[Recorder, FakeStep]:
     recorder, step = Recorder(best_step), FakeStep(bad_step, first_step, leaves_out)
-    arguments: Any = (step, None, FakeFeed(), cadence)
+    arguments: Any = (step, None, FakeFeed(), config)
     train(
         *arguments,
         first_step=first_step,
-        seed=1,
         ranks=OneProcess(),
         evaluation=recorder,
         outputs=recorder,
@@ -132,7 +133,7 @@ def run(
 
 
 def test_cadence() -> None:
-    recorder, _ = run(EvaluationIntervals(45, steps_per_stats=2, steps_per_external_eval=15, evaluate_epochs=False))
+    recorder, _ = run(Config(num_train_steps=45, steps_per_stats=2, steps_per_external_eval=15, evaluate_epochs=False))
     calls = recorder.calls
     assert [call[1] for call in calls if call[0] == "stats"] == list(range(2, 45, 2))
     assert [call[1:] for call in calls if call[0] == "milestone"] == [
@@ -147,7 +148,7 @@ def test_cadence() -> None:
     assert ("say", "# Finished epoch 2, step 14.") in calls
 
 
-class Looks(NoDecay):
+class Looks:
     """Records the number of steps before each evaluation that it is given, and the kind of evaluation."""
 
     def __init__(self, step: FakeStep, seen: list[tuple[int, bool, bool]]) -> None:
@@ -161,17 +162,21 @@ def test_what_lowers_the_rate_sees_each_evaluation(monkeypatch: pytest.MonkeyPat
     """A continued run also passes on the evaluation of the step at which it begins."""
     seen: list[tuple[int, bool, bool]] = []
     monkeypatch.setattr(FakeStep, "decay", property(lambda step: Looks(step, seen)))
-    cadence = EvaluationIntervals(45, steps_per_stats=2, steps_per_external_eval=15, evaluate_epochs=False)
-    run(cadence)
+    config = Config(num_train_steps=45, steps_per_stats=2, steps_per_external_eval=15, evaluate_epochs=False)
+    run(config)
     assert seen == [(0, False, False), (15, False, True), (20, True, False), (30, False, True), (40, True, False)]
     seen.clear()
-    run(cadence, first_step=30)
+    run(config, first_step=30)
     assert seen == [(0, False, True), (10, True, False)]
 
 
 def test_updates_that_were_left_out_count_as_steps() -> None:
     """Left-out updates do not shift later statistics and the end, also in a continued run."""
-    recorder, _ = run(EvaluationIntervals(8, 2, 4, False), first_step=2, leaves_out=(1, 3, 5, 6))
+    recorder, _ = run(
+        Config(num_train_steps=8, steps_per_stats=2, steps_per_external_eval=4, evaluate_epochs=False),
+        first_step=2,
+        leaves_out=(1, 3, 5, 6),
+    )
     found = [call[1] for call in recorder.calls if call[0] == "stats"]
     assert found == [4, 6, 8]
     assert recorder.calls[-2:] == [("end", 8), ("close",)]
@@ -180,10 +185,15 @@ def test_updates_that_were_left_out_count_as_steps() -> None:
 def test_an_update_that_is_missing_is_an_error() -> None:
     step = FakeStep(leaves_out=(3,))
     step.leaves_out = False
-    arguments: Any = (step, None, FakeFeed(), EvaluationIntervals(8, 2, 4, False))
+    arguments: Any = (
+        step,
+        None,
+        FakeFeed(),
+        Config(num_train_steps=8, steps_per_stats=2, steps_per_external_eval=4, evaluate_epochs=False),
+    )
     silent: Any = {"evaluation": NullEvaluation(), "outputs": NoOutputs(), "stop": NoStop(), "guard": NullGuard()}
     with pytest.raises(RuntimeError, match="rank 0 has done update 2 where 3 was due"):
-        train(*arguments, first_step=0, seed=1, ranks=OneProcess(), **silent)
+        train(*arguments, first_step=0, ranks=OneProcess(), **silent)
 
 
 def test_figures_are_those_of_updates() -> None:
@@ -197,7 +207,7 @@ def test_figures_are_those_of_updates() -> None:
 
 
 def test_epochs_are_evaluated_too() -> None:
-    recorder, _ = run(EvaluationIntervals(num_train_steps=20, steps_per_stats=5, steps_per_external_eval=10))
+    recorder, _ = run(Config(num_train_steps=20, steps_per_stats=5, steps_per_external_eval=10))
     assert [call[1:] for call in recorder.calls if call[0] == "milestone"] == [
         (0, "ppl", ""),
         (7, "", "bleu"),
@@ -207,71 +217,77 @@ def test_epochs_are_evaluated_too() -> None:
 
 
 def test_asked_to_stop_it_saves_and_ends() -> None:
-    cadence = EvaluationIntervals(num_train_steps=20, steps_per_stats=5, steps_per_external_eval=4)
-    recorder, step = run(cadence, stop=StopAfter(4))
+    config = Config(num_train_steps=20, steps_per_stats=5, steps_per_external_eval=4)
+    recorder, step = run(config, stop=StopAfter(4))
     assert len(step.seeds) == 4
     assert recorder.calls[-3:] == [
         ("save", 4),
         ("say", "# Asked to stop: saved after step 4; the same command continues from there."),
         ("close",),
     ]
-    recorder, _ = run(cadence, stop=StopAfter(20))  # where training ends anyway
+    recorder, _ = run(config, stop=StopAfter(20))  # where training ends anyway
     assert recorder.calls[-2:] == [("end", 20), ("close",)]
 
 
 def test_weights_that_broke_are_not_saved_when_asked_to_stop() -> None:
     with pytest.raises(CollectiveError, match="diverged"):
-        run(EvaluationIntervals(20, 5, 20, evaluate_epochs=False), bad_step=3, stop=StopAfter(3))
+        run(
+            Config(num_train_steps=20, steps_per_stats=5, steps_per_external_eval=20, evaluate_epochs=False),
+            bad_step=3,
+            stop=StopAfter(3),
+        )
 
 
 def test_early_stopping() -> None:
-    cadence = EvaluationIntervals(40, 5, 4, evaluate_epochs=False, early_stopping_patience=2)
-    recorder, step = run(cadence, best_step=8)
+    config = Config(
+        num_train_steps=40,
+        steps_per_stats=5,
+        steps_per_external_eval=4,
+        evaluate_epochs=False,
+        early_stopping_patience=2,
+    )
+    recorder, step = run(config, best_step=8)
     assert len(step.seeds) == 16
     assert ("say", "# Stopping early after step 16: the best score on dev is that of step 8.") in recorder.calls
     assert recorder.calls[-2:] == [("end", 16), ("close",)]
-    again, step = run(cadence, first_step=16, best_step=8)
+    again, step = run(config, first_step=16, best_step=8)
     assert not step.seeds and again.calls[-3:] == recorder.calls[-3:]
-    _, step = run(cadence, first_step=17, best_step=8)  # no step whose scores decide
+    _, step = run(config, first_step=17, best_step=8)  # no step whose scores decide
     assert len(step.seeds) == 3
 
 
 def test_a_milestone_for_both_is_one() -> None:
-    recorder, _ = run(EvaluationIntervals(num_train_steps=25, steps_per_stats=1, steps_per_external_eval=20))
+    recorder, _ = run(Config(num_train_steps=25, steps_per_stats=1, steps_per_external_eval=20))
     assert ("milestone", 20, "ppl", "bleu") in recorder.calls
 
 
 def test_a_run_that_continues_does_at_each_step_what_the_whole_one_does() -> None:
-    recorder, step = run(
-        EvaluationIntervals(num_train_steps=25, steps_per_stats=2, steps_per_external_eval=5), first_step=13
-    )
+    recorder, step = run(Config(num_train_steps=25, steps_per_stats=2, steps_per_external_eval=5), first_step=13)
     assert recorder.calls[0] == ("milestone", 13, "ppl", "")
     assert [call[1] for call in recorder.calls if call[0] == "stats"] == [14, 16, 18, 20, 22, 24]
-    all_calls, whole = run(EvaluationIntervals(num_train_steps=25, steps_per_stats=2, steps_per_external_eval=5))
+    all_calls, whole = run(Config(num_train_steps=25, steps_per_stats=2, steps_per_external_eval=5))
     assert recorder.calls[1:] == all_calls.calls[-len(recorder.calls) + 1 :]
     assert step.seeds == whole.seeds[13:]
     assert len(set(whole.seeds)) == 25
 
 
 def test_nothing_left_to_do() -> None:
-    recorder, _ = run(
-        EvaluationIntervals(num_train_steps=5, steps_per_stats=2, steps_per_external_eval=5), first_step=5
-    )
+    recorder, _ = run(Config(num_train_steps=5, steps_per_stats=2, steps_per_external_eval=5), first_step=5)
     assert [call[0] for call in recorder.calls] == ["say", "end", "close"]
 
 
 @pytest.mark.parametrize("bad_step", [3, 14, 15])
 def test_broken_weights_are_not_saved(bad_step: int) -> None:
-    cadence = EvaluationIntervals(num_train_steps=15, steps_per_stats=10, steps_per_external_eval=4)
+    config = Config(num_train_steps=15, steps_per_stats=10, steps_per_external_eval=4)
     with pytest.raises(CollectiveError, match="diverged") as error:
-        run(cadence, bad_step=bad_step)
+        run(config, bad_step=bad_step)
     assert error.value.is_mine
     recorder = Recorder()
     step: Any = FakeStep(bad_step)
     feed: Any = FakeFeed()
     with pytest.raises(CollectiveError):
         train(
-            step, None, feed, cadence, first_step=0, seed=1, ranks=OneProcess(),
+            step, None, feed, config, first_step=0, ranks=OneProcess(),
             evaluation=recorder, outputs=recorder, stop=NoStop(), guard=NullGuard(),
         )  # fmt: skip
     saved = [call[1] for call in recorder.calls if call[0] in ("milestone", "end")]
@@ -312,7 +328,7 @@ def test_memory_that_does_not_suffice_is_told_with_the_batch() -> None:
     )
     with pytest.raises(InputError, match=told):
         train(
-            step, None, feed, EvaluationIntervals(9, 3, 3), first_step=0, seed=1, ranks=OneProcess(),
+            step, None, feed, NINE, first_step=0, ranks=OneProcess(),
             evaluation=recorder, outputs=recorder, stop=NoStop(), guard=NullGuard(),
         )  # fmt: skip
 
@@ -323,7 +339,7 @@ def test_an_update_too_many_is_an_error() -> None:
         feed: Any = FakeFeed()
         recorder = Recorder()
         train(
-            step, None, feed, EvaluationIntervals(9, 3, 3), first_step=3, seed=1, ranks=OneProcess(),
+            step, None, feed, NINE, first_step=3, ranks=OneProcess(),
             evaluation=recorder, outputs=recorder, stop=NoStop(), guard=NullGuard(),
         )  # fmt: skip
 

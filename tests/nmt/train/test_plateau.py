@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from nmt.options.config import Config
 from nmt.train.evaluation import PERPLEXITY, NullEvaluation
-from nmt.train.plateau import Plateau, PlateauSettings
+from nmt.train.plateau import Plateau
 from tests.nmt.core.thread_ranks import outcomes
 
 v1 = tf.compat.v1
@@ -39,7 +40,7 @@ def test_two_ranks_lower_the_rate_after_two_looks_in_vain(metric: str, figures: 
     def rank(ranks: Any) -> tuple[list[float], list[str]]:
         said: list[str] = []
         with tf.Graph().as_default() as graph:
-            plateau = Plateau(PlateauSettings(metric, 0.1, 2))
+            plateau = Plateau(Config(plateau_metric="score" if metric == "bleu" else "perplexity", plateau_factor=0.1))
             rate = plateau.lowered(tf.constant(1.0))
             (state,) = v1.global_variables()
             initialise = v1.global_variables_initializer()

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nmt.train.feed import Feed, FeedSettings
+from nmt.options.config import Config
+from nmt.train.feed import Feed
 from nmt.train.prefetch import Prefetcher
 
 
@@ -65,7 +66,10 @@ def test_nothing_runs_on_once_it_is_closed() -> None:
 
 
 def test_they_are_the_feeds(toy: Any) -> None:
-    feeds = [Feed(toy.train, toy.src_vocab, toy.tgt_vocab, FeedSettings(4, 2, 50, 50, 1)) for _ in range(2)]
+    feeds = [
+        Feed(toy.train, toy.src_vocab, toy.tgt_vocab, Config(batch_size=4, num_buckets=2, random_seed=1))
+        for _ in range(2)
+    ]
     with contextlib.closing(Prefetcher(feeds[0], 25)) as ahead:
         for step in range(25):  # more than two epochs
             one, other = ahead.batch(step), feeds[1].batch(step)

@@ -14,11 +14,11 @@ from nmt.model.lstm.architecture import LSTMArchitecture
 from nmt.model.lstm.decoder import BoundDecoder
 from nmt.model.lstm.loop_kernel import LoopKernel
 from nmt.model.parts.initializers import Initializer
+from nmt.options.config import Config
 from nmt.text.batches import Batch, make_batch
 from nmt.text.epoch_plan import rank_slice
-from nmt.train.plateau import PlateauSettings
 from nmt.train.schedule import Schedule
-from nmt.train.step import Optimization, TrainStep, dropout_seed, merged
+from nmt.train.step import TrainStep, dropout_seed, make_optimizer, merged
 
 v1 = tf.compat.v1
 SEED = np.array([1, 2], np.int32)
@@ -41,8 +41,8 @@ class Training:
         schedule = Schedule(learning_rate=rate, num_train_steps=100)
         with tf.Graph().as_default() as graph:
             initializer = Initializer(init_weight=init_weight, seed=5)
-            optimization = Optimization(optimizer, schedule, clip, dropout, **more)
-            self.step = TrainStep(architecture, initializer, optimization)
+            config = Config(optimizer=optimizer, max_gradient_norm=clip, dropout=dropout, **more)
+            self.step = TrainStep(architecture, initializer, config, schedule)
             initialise = v1.global_variables_initializer()
             self._variables = v1.global_variables()
             self._weights = v1.trainable_variables()
@@ -149,7 +149,7 @@ def test_each_setting_changes_the_update(toy: Any, more: dict[str, Any]) -> None
 
 
 def test_a_plateau_lowers_the_rate(toy: Any) -> None:
-    training = Training(toy.architecture, rate=0.5, plateau=PlateauSettings("bleu", 0.1))
+    training = Training(toy.architecture, rate=0.5, decay_scheme="plateau", plateau_factor=0.1)
     batch = cut(toy, np.arange(8))
     assert training.step.run(training.session, batch, SEED).learning_rate == pytest.approx(0.5)
     with training.session.graph.as_default():
@@ -185,18 +185,12 @@ def test_merged_sums_equal_rows() -> None:
         assert merged(None) is None
 
 
-def test_unknown_optimizer() -> None:
-    with pytest.raises(ValueError, match="optimizer is 'rmsprop'"):
-        Optimization("rmsprop", Schedule(learning_rate=1.0, num_train_steps=1), 5.0)
-
-
 def test_adam_and_weight_decay_are_the_papers() -> None:
     """Loshchilov & Hutter 2019, algorithm 2, in NumPy: rows without a gradient shrink too, the bias does not.
 
     The length of a normalised kernel shrinks; its direction does not.
     """
     rate, beta1, beta2, epsilon, decay = 0.1, 0.8, 0.9, 1e-3, 0.5
-    schedule = Schedule(rate, num_train_steps=9)
     settings: Any = dict(adam_beta1=beta1, adam_beta2=beta2, adam_epsilon=epsilon, weight_decay=decay)
     random = np.random.default_rng(3)
     start = {"kernel": random.normal(size=(3, 2)), "table": random.normal(size=(4, 2)), "bias": random.normal(size=2)}
@@ -208,7 +202,7 @@ def test_adam_and_weight_decay_are_the_papers() -> None:
         fed = {name: v1.placeholder(tf.float64, value.shape) for name, value in start.items()}
         sparse = tf.IndexedSlices(tf.gather(fed["table"], rows), tf.constant(rows), tf.constant([4, 2]))
         pairs = [(sparse if name == "table" else fed[name], weights[name]) for name in start]
-        made = Optimization("adam", schedule, 5.0, **settings).build(tf.constant(rate, tf.float64))
+        made = make_optimizer(Config(optimizer="adam", **settings), tf.constant(rate, tf.float64))
         update = made.apply_gradients(pairs)
         session.run(v1.global_variables_initializer())
         for gradients in dense:

@@ -1,4 +1,4 @@
-"""Settings of the program's parts, from options."""
+"""The schedule that options ask for."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from nmt.core.errors import InputError
-from nmt.options import derived_settings
-from nmt.options.option import make
 from nmt.options.resolve import resolve
 from nmt.runs.training_run import opening_lines
-from nmt.train.feed import Feed, FeedSettings
+from nmt.train.feed import Feed
+from nmt.train.schedule import Schedule
 from tests.nmt.options.test_configuration import NEEDED
 from tests.nmt.train.test_schedule import rates
 
@@ -37,7 +36,7 @@ def test_scaled_rates_and_their_warmup(
         "accumulate_steps": accumulated,
     }
     config = resolve(NEEDED | given | ({"warmup_scheme": scheme} if scheme else {}))
-    schedule = derived_settings.optimization(config, size).schedule
+    schedule = Schedule.of(config, size)
     assert rates(schedule, [0, 5, 10, 99]) == pytest.approx(expected)
 
 
@@ -45,7 +44,7 @@ def test_noam_takes_the_model_and_the_ranks() -> None:
     """The rate at step s is sqrt(4) * 3 * 16 ** -0.5 * s / 4 ** 1.5; after step 4 it falls as 1 / sqrt(s)."""
     given = {"decay_scheme": "noam", "learning_rate": 3.0, "num_units": 16, "warmup_steps": 4}
     config = resolve(NEEDED | given | {"learning_rate_scaling": "sqrt"})
-    schedule = derived_settings.optimization(config, 4).schedule
+    schedule = Schedule.of(config, 4)
     assert rates(schedule, [0, 3, 15]) == pytest.approx([1.5 / 8, 1.5 / 2, 1.5 / 4])
 
 
@@ -65,7 +64,7 @@ def test_decays_are_refused_without_what_they_need(given: dict[str, Any], messag
 
 def test_the_log_tells_rate_and_warmup(toy: Any) -> None:
     config = resolve(NEEDED | {"learning_rate_scaling": "sqrt", "warmup_steps": 10})
-    feed = Feed(toy.train, toy.src_vocab, toy.tgt_vocab, make(FeedSettings, config), 0, 4)
+    feed = Feed(toy.train, toy.src_vocab, toy.tgt_vocab, config, 0, 4)
     told = opening_lines(config, feed, 0, 4, 0)
     assert "# sgd, learning rate 2 (scaling: sqrt), linear warm-up over 10 steps" in told
     config = resolve(NEEDED | {"decay_scheme": "noam", "num_units": 16, "warmup_steps": 4})
