@@ -1,6 +1,7 @@
 """The directory of a run: writes an evaluation's files, which are checkpoints, their mean, translations, best models.
 
-The rank that writes has an object of class `Store`. The other ranks have `NullStore`, which returns the same paths.
+The rank that writes has an object of class `Store`. The other ranks have one of its base class, `Storing`, which has
+the same paths.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -90,33 +91,17 @@ def set_aside(out_dir: str, metrics: Sequence[str], rewound: bool) -> list[str]:
     return told
 
 
-class Storing(Protocol):
-    """Writer of an evaluation's files.
-
-    Attributes:
-        best: the best models by the names of their directories.
-    """
-
-    best: dict[str, BestScore]
-
-    def save(self, session: Any, step: int) -> str:
-        """Write the checkpoint of this step, if it is not written yet; return its path."""
-
-    def average(self, step: int) -> str | None:
-        """Write the mean of the newest checkpoints; return its path, or None if too few or if another rank writes."""
-
-    def translations(self, name: str, lines: Sequence[str]) -> None:
-        """Write the translations of a text to `output_<name>`."""
-
-
-class NullStore:
-    """Store that writes nothing.
+class Storing:
+    """Writer of an evaluation's files. This class writes nothing, and returns the paths that another rank writes.
 
     Args:
         out_dir: the directory where another rank writes.
         metrics: names of the metrics whose best models are kept.
         keep: number of checkpoints that are kept, and averaged.
         averages: whether models are averaged.
+
+    Attributes:
+        best: the best models by the names of their directories.
     """
 
     def __init__(self, out_dir: str, metrics: Sequence[str], keep: int, averages: bool) -> None:
@@ -131,18 +116,18 @@ class NullStore:
         return BestScore(self.directory / name, metric)
 
     def save(self, session: Any, step: int) -> str:
-        """Return the path of the checkpoint that another rank writes."""
+        """Write the checkpoint of this step, if it is not written yet; return its path."""
         return os.fspath(self.directory / f"{NAME}-{step}")
 
     def average(self, step: int) -> str | None:
-        """Return None; only the rank that writes has the path."""
+        """Write the mean of the newest checkpoints; return its path, or None if too few or if another rank writes."""
         return None
 
     def translations(self, name: str, lines: Sequence[str]) -> None:
-        """Do nothing."""
+        """Write the translations of a text to `output_<name>`."""
 
 
-class Store(NullStore):
+class Store(Storing):
     """Store that writes to `out_dir`.
 
     Args:

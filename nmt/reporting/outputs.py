@@ -1,6 +1,6 @@
 """Logging of a run: lines on the screen and in a file, TensorBoard summaries, the history, the progress.
 
-The rank that writes has an object of class `Outputs`, the other ranks have `NoOutputs`.
+The rank that writes has an object of class `Outputs`, the other ranks have one of its base class.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 
@@ -60,8 +60,8 @@ class Stats:
         )
 
 
-class RunOutputs(Protocol):
-    """Receiver of a run's log lines and figures."""
+class RunOutputs:
+    """Receiver of a run's log lines and figures. This class reports nothing: a rank that does not write has it."""
 
     def say(self, text: str) -> None:
         """Print a line and write it to the log."""
@@ -88,35 +88,7 @@ class RunOutputs(Protocol):
         """End the report of the run: draw the learning curve and close the files."""
 
 
-class NoOutputs:
-    """Receiver that reports nothing."""
-
-    def say(self, text: str) -> None:
-        """Do nothing."""
-
-    def started(self, step: int, ranks: int, batch: str) -> None:
-        """Do nothing."""
-
-    def stood_still(self, step: int, seconds: float) -> None:
-        """Do nothing."""
-
-    def stepped(self, step: int) -> None:
-        """Do nothing."""
-
-    def stats(self, stats: Stats, best: str) -> None:
-        """Do nothing."""
-
-    def scores(self, step: int, figures: dict[str, float]) -> None:
-        """Do nothing."""
-
-    def picture(self, step: int, tag: str, drawing: Callable[[], bytes | None]) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-class Outputs:
+class Outputs(RunOutputs):
     """Prints, and writes `log_<unix seconds>`, `train_log/`, `history.jsonl` and `learning_curve.png` in `out_dir`.
 
     Args:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from nmt.checkpoints import checkpoint
 from nmt.checkpoints.checkpoint import Checkpoints
-from nmt.checkpoints.run_directory import NullStore, Store, set_aside
+from nmt.checkpoints.run_directory import Store, Storing, set_aside
 from nmt.checkpoints.transfer import Words, begin_with
 from nmt.core.errors import InputError
 from nmt.core.files import replace_atomically
@@ -29,7 +29,7 @@ from nmt.options.hparams_file import HPARAMS, read_saved
 from nmt.options.model_options import ModelOptions
 from nmt.options.presets import preset_lines
 from nmt.options.training_options import PLATEAU
-from nmt.reporting.outputs import NoOutputs, Outputs, RunOutputs
+from nmt.reporting.outputs import Outputs, RunOutputs
 from nmt.runs import inputs
 from nmt.runs.trained_model import find
 from nmt.scoring.perplexity import LikelihoodModel
@@ -38,8 +38,8 @@ from nmt.search.translation_model import TranslationModel
 from nmt.text.corpus import ParallelCorpus
 from nmt.text.preparation import PREPARATION, copy_preparation
 from nmt.train import plateau
-from nmt.train.divergence import Guard, LossGuard, NullGuard, RateTooHighError
-from nmt.train.evaluation import Evaluation, Evaluator, NullEvaluation
+from nmt.train.divergence import Guard, LossGuard, RateTooHighError
+from nmt.train.evaluation import Evaluation, Evaluator
 from nmt.train.feed import Feed
 from nmt.train.loop import train
 from nmt.train.prefetch import Prefetcher
@@ -192,7 +192,7 @@ def _train(config: Config, saved: Mapping[str, Any], ranks: Ranks, notices: list
                     ranks=ranks,
                     evaluation=evaluation,
                     outputs=outputs,
-                    stop=stop,
+                    stop=stop.asked,
                     guard=_guard(config, saved, ranks, first_step, outputs),
                 )
         except RateTooHighError:
@@ -226,7 +226,7 @@ def _begin_with(config: Config, session: Any, shape: Architecture, vocabularies:
 
 def _guard(config: Config, saved: Mapping[str, Any], ranks: Ranks, first_step: int, outputs: RunOutputs) -> Guard:
     if config.divergence in (None, "off"):
-        return NullGuard()
+        return Guard()
     say = outputs.say if config.divergence == "warn" else None
     return LossGuard(ranks, first_step, say, saved.get(_TRIAL) if config.divergence == "rewind" else None)
 
@@ -253,11 +253,11 @@ def evaluators(
     """
     shared = config.eval_mode == "shared"
     if ranks.rank and not shared:
-        return NoOutputs(), NullEvaluation()
+        return RunOutputs(), Evaluation()
     out_dir = str(config.out_dir)
     kept = out_dir, config.metric_names, config.num_keep_ckpts, config.avg_ckpts
-    outputs: RunOutputs = NoOutputs()
-    store = NullStore(*kept)
+    outputs: RunOutputs = RunOutputs()
+    store = Storing(*kept)
     hparams = config.to_json(**record)
     if not ranks.rank:
         store = Store(*kept, hparams, saver)  # may raise: before the logs are opened

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 
@@ -102,8 +101,8 @@ def _room(first: float, lowest: float) -> float:
     return max(_GIVEN_BACK * (first - lowest), _NOISE * abs(first))
 
 
-class Guard(Protocol):
-    """Checks the result of each step for divergence."""
+class Guard:
+    """Checks the result of each step for divergence. This class checks nothing."""
 
     def see(self, result: StepResult) -> None:
         """Check the result of a step. Collective: every rank calls.
@@ -114,14 +113,7 @@ class Guard(Protocol):
         """
 
 
-class NullGuard:
-    """Guard that checks nothing."""
-
-    def see(self, result: StepResult) -> None:
-        """Do nothing."""
-
-
-class LossGuard:
+class LossGuard(Guard):
     """Guard that sums the losses of all ranks after the first step and then every 20 steps, and checks the mean.
 
     Args:

@@ -1,9 +1,9 @@
 """Evaluation during training: writes a checkpoint, and computes perplexity and BLEU with it.
 
-The kind of object is chosen at the start. If rank 0 evaluates alone, it has an `Evaluator`. The other ranks have
-`NullEvaluation` and wait for rank 0 in their next collective call. If the evaluation is shared, all ranks have an
-`Evaluator`: each evaluates a share of the sentences, and all get the same figures. Ranks that do not write have a store
-and outputs that do nothing.
+The kind of object is chosen at the start. If rank 0 evaluates alone, it has an `Evaluator`. The other ranks have an
+`Evaluation`, which does nothing, and wait for rank 0 in their next collective call. If the evaluation is shared, all
+ranks have an `Evaluator`: each evaluates a share of the sentences, and all get the same figures. Ranks that do not
+write have a store and outputs that do nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -32,18 +32,22 @@ from nmt.text.corpus import ParallelCorpus
 PERPLEXITY = "ppl"  # name of the perplexity among the metrics
 
 
-class Evaluation(Protocol):
-    """Evaluation of the model in the training session."""
+class Evaluation:
+    """Evaluation of the model in the training session. This class does nothing: a rank that does not evaluate has it.
 
-    @property
-    def best(self) -> str:
-        """The best scores on the development text so far, as text: `bleu 31.20`."""
+    Attributes:
+        best: the best scores on the development text so far, as text: `bleu 31.20`.
+    """
+
+    best = ""
 
     def best_step(self) -> int:
         """Return the step of the best model by the first metric."""
+        return 0
 
     def newest(self, metric: str) -> float:
         """Return the newest value of a metric or `PERPLEXITY` on the development text; NaN if there is none."""
+        return math.nan
 
     def milestone(self, session: Any, step: int, *, perplexities: bool, scores: bool) -> None:
         """Write a checkpoint and print a sample translation; evaluate perplexities and scores, and keep best models."""
@@ -55,30 +59,7 @@ class Evaluation(Protocol):
         """Write a checkpoint; evaluate it and the best models with all metrics."""
 
 
-class NullEvaluation:
-    """Evaluation that does nothing."""
-
-    best = ""
-
-    def best_step(self) -> int:
-        """Return 0."""
-        return 0
-
-    def newest(self, metric: str) -> float:
-        """Return NaN."""
-        return math.nan
-
-    def milestone(self, session: Any, step: int, *, perplexities: bool, scores: bool) -> None:
-        """Do nothing."""
-
-    def save(self, session: Any, step: int) -> None:
-        """Do nothing."""
-
-    def end(self, session: Any, stats: Stats) -> None:
-        """Do nothing."""
-
-
-class Evaluator:
+class Evaluator(Evaluation):
     """Evaluates each checkpoint on the held-out texts, and keeps the models with the best scores.
 
     Args:
@@ -119,8 +100,8 @@ class Evaluator:
         self._references = {name: list(map(finishing.reference, text.tgt)) for name, text in texts.items()}
 
     @property
-    def best(self) -> str:
-        """The best scores on the development text so far, as text: `bleu 31.20`."""
+    def best(self) -> str:  # type: ignore[override]
+        """The best scores so far."""
         return ", ".join(f"{metric} {self._best(metric).score:.2f}" for metric in self._metrics)
 
     def best_step(self) -> int:

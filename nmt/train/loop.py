@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,6 @@ from nmt.train.divergence import CAUSES, DivergedError, Guard
 from nmt.train.evaluation import Evaluation
 from nmt.train.prefetch import Batches
 from nmt.train.step import StepResult, TrainStep, dropout_seed
-from nmt.train.stopping import Stop
 
 _HOPELESS_PERPLEXITY = 1e20
 
@@ -145,13 +144,13 @@ def train(
     ranks: Ranks,
     evaluation: Evaluation,
     outputs: RunOutputs,
-    stop: Stop,
+    stop: Callable[[], bool],
     guard: Guard,
 ) -> None:
     """Train from `first_step` to the last step, with all statistics and evaluations that are due.
 
-    After a request to stop, the function finishes the current step, writes a checkpoint and returns. With local SGD, it
-    ends the current block before an evaluation or a checkpoint.
+    After `stop` has returned True, the function writes a checkpoint and returns. With local SGD, it ends the current
+    block before an evaluation or a checkpoint.
 
     Collective: every rank calls, with the same options and first step.
 
@@ -194,7 +193,7 @@ def train(
         stats_due = config.stats_due(now)
         eval_due = not at_end and config.perplexities_due(now)
         external_due = not at_end and config.scores_due(now, epoch > 0)
-        asked = stop.asked()
+        asked = stop()
         if stats_due or eval_due or external_due or at_end or asked:
             stats = window.stats()  # raises before diverged weights are saved
         if eval_due or external_due or at_end or asked:

@@ -10,18 +10,11 @@ import os
 import signal
 import threading
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from nmt.core.ranks import Ranks
 
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
-
-
-class Stop(Protocol):
-    """Source of requests to end training after the current step."""
-
-    def asked(self) -> bool:
-        """Return whether training must end; after each step, the answer is the same on all ranks."""
 
 
 class StopBySignal:
@@ -42,7 +35,7 @@ class StopBySignal:
             self._before = {number: signal.signal(number, self._handle) for number in _SIGNALS}
 
     def asked(self) -> bool:
-        """Return whether any rank has received a signal."""
+        """Return whether any rank has received a signal; after each step, the answer is the same on all ranks."""
         return self._ranks.asked_to_stop()
 
     def close(self) -> None:

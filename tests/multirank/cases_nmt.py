@@ -26,15 +26,15 @@ from nmt.model.parts.embedding_tables import given_vectors
 from nmt.model.parts.initializers import Initializer, initializer
 from nmt.model.transformer.architecture import TransformerArchitecture
 from nmt.options.config import Config
-from nmt.reporting.outputs import NoOutputs
+from nmt.reporting.outputs import RunOutputs
 from nmt.runs.tfdist_ranks import Processes
 from nmt.scoring.perplexity import LikelihoodModel
 from nmt.search.translate_file import translate_file
 from nmt.search.translation_model import TranslationModel
 from nmt.text.corpus import ParallelCorpus, open_parallel
 from nmt.text.vocabulary import Vocabulary, write_vocabulary
-from nmt.train.divergence import LossGuard, NullGuard
-from nmt.train.evaluation import NullEvaluation
+from nmt.train.divergence import Guard, LossGuard
+from nmt.train.evaluation import Evaluation
 from nmt.train.feed import Feed
 from nmt.train.loop import train
 from nmt.train.schedule import Schedule
@@ -241,7 +241,7 @@ def case_nmt_evaluates_and_saves_at_the_end_of_a_block() -> None:
     """Blocks of 4 steps: an evaluation after step 3 and a stop after step 5 end the block early."""
     seen: list[tuple[int, np.ndarray]] = []
 
-    class Looking(NullEvaluation):
+    class Looking(Evaluation):
         def milestone(self, session: Any, step: int, **due: bool) -> None:
             self.save(session, step)
 
@@ -267,7 +267,7 @@ def case_nmt_evaluates_and_saves_at_the_end_of_a_block() -> None:
         session.run(v1.global_variables_initializer())
         train(
             step, session, feed(ranks.rank, ranks.size), config, first_step=0, ranks=ranks,
-            evaluation=Looking(), outputs=NoOutputs(), stop=StopAfter5(), guard=NullGuard(),
+            evaluation=Looking(), outputs=RunOutputs(), stop=StopAfter5().asked, guard=Guard(),
         )  # fmt: skip
         assert [n for n, _ in seen] == [0, 3, 5]
         for number, values in enumerate(everywhere(seen)):

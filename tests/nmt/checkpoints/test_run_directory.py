@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from nmt.checkpoints.best import BestModel, BestScore
-from nmt.checkpoints.run_directory import NullStore, Store, set_aside
+from nmt.checkpoints.run_directory import Store, Storing, set_aside
 from nmt.core.errors import InputError
 
 v1 = tf.compat.v1
@@ -37,7 +37,7 @@ class Weights:
 def test_the_mean_of_the_newest_checkpoints(tmp_path: Path) -> None:
     weights = Weights()
     store = Store(str(tmp_path), ["bleu"], 3, True, "{}\n", weights.saver)
-    other = NullStore(str(tmp_path), ["bleu"], 3, True)
+    other = Storing(str(tmp_path), ["bleu"], 3, True)
     assert list(store.best) == ["best_bleu", "avg_best_bleu"] == list(other.best)
     for step, weight in ((10, 1.0), (20, 2.0)):
         assert weights.save(store, step, weight) == other.save(None, step), step

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from nmt.core.errors import InputError
 from nmt.reporting.heatmap import heatmap
-from nmt.reporting.outputs import NoOutputs, Outputs, Stats
+from nmt.reporting.outputs import Outputs, RunOutputs, Stats
 
 STATS = Stats(
     step=200,
@@ -97,7 +97,7 @@ def test_a_full_disk_is_told_with_the_file(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_other_ranks_tell_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    outputs = NoOutputs()
+    outputs = RunOutputs()
     outputs.say("hello")
     outputs.stepped(1)
     outputs.stats(STATS, "")

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from nmt.checkpoints.run_directory import Store
 from nmt.core.ranks import OneProcess
-from nmt.reporting.outputs import NoOutputs, Stats
+from nmt.reporting.outputs import RunOutputs, Stats
 from nmt.scoring.finishing import Finishing
 from nmt.train.evaluation import Evaluator
 
@@ -40,7 +40,7 @@ class Scalar:
         return None
 
 
-class Lines(NoOutputs):
+class Lines(RunOutputs):
     """Outputs that keep all lines and figures, without times."""
 
     def __init__(self) -> None:

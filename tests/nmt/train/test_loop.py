@@ -15,12 +15,11 @@ from nmt.core.ranks import CollectiveError, OneProcess
 from nmt.model.parts.softmax_cross_entropy import flat_places
 from nmt.model.session import memory_for
 from nmt.options.config import Config
-from nmt.reporting.outputs import NoOutputs, Stats
-from nmt.train.divergence import NullGuard
-from nmt.train.evaluation import NullEvaluation
+from nmt.reporting.outputs import RunOutputs, Stats
+from nmt.train.divergence import Guard
+from nmt.train.evaluation import Evaluation
 from nmt.train.loop import Window, train
 from nmt.train.step import StepResult
-from nmt.train.stopping import Stop
 
 NINE = Config(num_train_steps=9, steps_per_stats=3, steps_per_external_eval=3)
 
@@ -61,7 +60,7 @@ class FakeFeed:
         return Batch()
 
 
-class Recorder(NullEvaluation, NoOutputs):
+class Recorder(Evaluation, RunOutputs):
     """Records the calls of the training loop."""
 
     best = "bleu 3.00"
@@ -114,7 +113,7 @@ def run(
     config: Config,
     first_step: int = 0,
     bad_step: int = 0,
-    stop: Stop | None = None,
+    stop: Any = None,
     best_step: int = 0,
     leaves_out: Sequence[int] = (),
 ) -> tuple[Recorder, FakeStep]:
@@ -126,8 +125,8 @@ def run(
         ranks=OneProcess(),
         evaluation=recorder,
         outputs=recorder,
-        stop=stop or NoStop(),
-        guard=NullGuard(),
+        stop=(stop or NoStop()).asked,
+        guard=Guard(),
     )
     return recorder, step
 
@@ -191,7 +190,7 @@ def test_an_update_that_is_missing_is_an_error() -> None:
         FakeFeed(),
         Config(num_train_steps=8, steps_per_stats=2, steps_per_external_eval=4, evaluate_epochs=False),
     )
-    silent: Any = {"evaluation": NullEvaluation(), "outputs": NoOutputs(), "stop": NoStop(), "guard": NullGuard()}
+    silent: Any = {"evaluation": Evaluation(), "outputs": RunOutputs(), "stop": NoStop().asked, "guard": Guard()}
     with pytest.raises(RuntimeError, match="rank 0 has done update 2 where 3 was due"):
         train(*arguments, first_step=0, ranks=OneProcess(), **silent)
 
@@ -288,7 +287,7 @@ def test_broken_weights_are_not_saved(bad_step: int) -> None:
     with pytest.raises(CollectiveError):
         train(
             step, None, feed, config, first_step=0, ranks=OneProcess(),
-            evaluation=recorder, outputs=recorder, stop=NoStop(), guard=NullGuard(),
+            evaluation=recorder, outputs=recorder, stop=NoStop().asked, guard=Guard(),
         )  # fmt: skip
     saved = [call[1] for call in recorder.calls if call[0] in ("milestone", "end")]
     assert all(step < bad_step for step in saved)
@@ -329,7 +328,7 @@ def test_memory_that_does_not_suffice_is_told_with_the_batch() -> None:
     with pytest.raises(InputError, match=told):
         train(
             step, None, feed, NINE, first_step=0, ranks=OneProcess(),
-            evaluation=recorder, outputs=recorder, stop=NoStop(), guard=NullGuard(),
+            evaluation=recorder, outputs=recorder, stop=NoStop().asked, guard=Guard(),
         )  # fmt: skip
 
 
@@ -340,7 +339,7 @@ def test_an_update_too_many_is_an_error() -> None:
         recorder = Recorder()
         train(
             step, None, feed, NINE, first_step=3, ranks=OneProcess(),
-            evaluation=recorder, outputs=recorder, stop=NoStop(), guard=NullGuard(),
+            evaluation=recorder, outputs=recorder, stop=NoStop().asked, guard=Guard(),
         )  # fmt: skip
 
 

@@ -10,14 +10,14 @@ import pytest
 import tensorflow as tf
 
 from nmt.options.config import Config
-from nmt.train.evaluation import PERPLEXITY, NullEvaluation
+from nmt.train.evaluation import PERPLEXITY, Evaluation
 from nmt.train.plateau import Plateau
 from tests.nmt.core.thread_ranks import outcomes
 
 v1 = tf.compat.v1
 
 
-class Told(NullEvaluation):
+class Told(Evaluation):
     """An evaluation with a given figure."""
 
     def __init__(self, figure: float, metric: str) -> None:
@@ -50,7 +50,7 @@ def test_two_ranks_lower_the_rate_after_two_looks_in_vain(metric: str, figures: 
             session.run(initialise)
             if kept is not None and ranks.rank == 0:
                 session.run(state.initializer, {state.initializer.inputs[1]: kept})
-            evaluation = NullEvaluation() if ranks.rank else Told(figure, metric)
+            evaluation = Evaluation() if ranks.rank else Told(figure, metric)
             plateau.look(session, evaluation, ranks, said.append, **other)  # an evaluation of another kind
             plateau.look(session, evaluation, ranks, said.append, **looked)
             kept = session.run(state)
