@@ -1,15 +1,15 @@
 """Architecture of a translation model of any family: all sizes and choices that determine its variables.
 
 Two models with equal `Architecture` have the same variables, by name and shape. Training settings (dropout, learning
-rate, initial values) are not included. A family adds its own fields in a subclass. No TensorFlow code is used here.
+rate, initial values) are not included. A family adds its own fields in a subclass. The options check
+what they can; a subclass checks what depends on the widths of vectors, too. No TensorFlow code is used here.
 """
 
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 
-from nmt.options.model_options import TIED
-from nmt.text.character_vocabulary import NUM_CHARACTERS, WORD_LENGTH
+from nmt.text.character_vocabulary import WORD_LENGTH
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,6 @@ class Architecture:
         language_model: True if there is no source and no encoder: the decoder alone predicts sentences.
         tie_embeddings: "none"; "decoder": the output layer uses the target embedding's weights (Press, Wolf 2017),
             after a projection if the widths differ. "all" requires share_embedding: all three are one variable.
-
-    Raises:
-        ValueError: a value is outside what is allowed, or two values contradict each other.
     """
 
     src_vocab_size: int
@@ -54,56 +51,6 @@ class Architecture:
     character_source: bool = False
     language_model: bool = False
     tie_embeddings: str = "none"
-
-    def __post_init__(self) -> None:
-        """Refuse values that no model can be built from."""
-        for name in (
-            "src_vocab_size",
-            "tgt_vocab_size",
-            "num_units",
-            "num_encoder_layers",
-            "num_decoder_layers",
-            "source_size",
-            "target_size",
-        ):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        self._check_embeddings()
-        self._check_tied()
-
-    def _check_tied(self) -> None:
-        if self.tie_embeddings not in TIED:
-            raise ValueError(
-                f"tie_embeddings is {self.tie_embeddings!r}; it must be one of {', '.join(map(repr, TIED))}"
-            )
-        if self.tie_embeddings == "all" and not self.share_embedding:
-            raise ValueError(
-                "tie_embeddings is 'all', but each side has its own words: it needs share_embedding, and one "
-                "vocabulary for both"
-            )
-        if self.ties_output and (self.tgt_pretrained or self.num_embeddings_partitions > 1):
-            raise ValueError("tie_embeddings needs a target embedding that is trained, and in one variable")
-
-    def _check_embeddings(self) -> None:
-        if self.character_source and (self.share_embedding or self.src_pretrained or self.language_model):
-            raise ValueError(
-                "character_source reads words that have no vectors of their own; it excludes share_embedding, "
-                "src_pretrained and language_model"
-            )
-        if self.character_source and self.src_vocab_size != NUM_CHARACTERS:
-            raise ValueError(f"src_vocab_size is {self.src_vocab_size}; with character_source it is {NUM_CHARACTERS}")
-        if not self.share_embedding:
-            return
-        for name, src, tgt in (
-            ("vocab_size", self.src_vocab_size, self.tgt_vocab_size),
-            ("embedding_size", self.source_size, self.target_size),
-            ("pretrained", self.src_pretrained, self.tgt_pretrained),
-        ):
-            if src != tgt:
-                raise ValueError(
-                    f"share_embedding needs equal sides; src_{name} is {src}, tgt_{name} is {tgt}: "
-                    "give both sides the same vocabulary, or each its own embedding"
-                )
 
     @property
     def has_attention(self) -> bool:

@@ -253,15 +253,6 @@ class Translator(ABC):
             ValueError: num_sampled exceeds the vocabulary, or there is no seed for sampling, or num_sampled is combined
                 with label_smoothing or r_drop.
         """
-        for name, value in (("label_smoothing", label_smoothing), ("r_drop", r_drop)):
-            if num_sampled and value:
-                raise ValueError(f"{name} is {value}, which needs the softmax over all words: num_sampled must be 0")
-        if num_sampled > self.architecture.tgt_vocab_size:
-            raise ValueError(
-                f"num_sampled is {num_sampled}; the target vocabulary has {self.architecture.tgt_vocab_size} words"
-            )
-        if num_sampled and self._seed is None:
-            raise ValueError(f"num_sampled is {num_sampled}, but there is no dropout_seed (int32 [2])")
         if r_drop:  # one batch holds both passes: masks are drawn for each of its sentences
             source, target_in = (tf.concat([ids, ids], 1) for ids in (source, target_in))
             source_lengths = tf.tile(source_lengths, [2])

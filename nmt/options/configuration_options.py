@@ -36,7 +36,7 @@ class ProcessorOptions(TrainingOptions):
 
 
 def _names(metrics: str) -> tuple[str, ...]:
-    return tuple(name.strip().lower() for name in metrics.split(",") if name.strip())
+    return tuple(dict.fromkeys(name.strip().lower() for name in metrics.split(",") if name.strip()))
 
 
 _KNOWN_METRICS = Condition(

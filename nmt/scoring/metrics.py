@@ -18,8 +18,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from nmt.core.errors import InputError
-
 Metric = Callable[[Sequence[str], Sequence[str]], float]
 
 _MAX_ORDER = 4
@@ -97,21 +95,6 @@ def word_accuracy(hypotheses: Sequence[str], references: Sequence[str]) -> float
 METRICS: Mapping[str, Metric] = MappingProxyType(
     {"bleu": bleu, "rouge": rouge, "accuracy": accuracy, "word_accuracy": word_accuracy}
 )
-
-
-def check_metrics(names: Sequence[str]) -> list[str]:
-    """Return the names of metrics in lower case, without duplicates, in their order.
-
-    Raises:
-      InputError: a name is not in `METRICS`, or there is no name.
-    """
-    known = ", ".join(METRICS)
-    if not names:
-        raise InputError(f"no metric is named: choose from {known}")
-    for name in names:
-        if name.strip().lower() not in METRICS:
-            raise InputError(f"metric {name!r} is unknown: choose from {known}")
-    return list(dict.fromkeys(name.strip().lower() for name in names))
 
 
 def common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:

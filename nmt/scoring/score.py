@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from nmt.core.errors import InputError
-from nmt.scoring.metrics import METRICS, check_metrics
+from nmt.scoring.metrics import METRICS
 from nmt.scoring.tokenisation import is_without_spaces, tokenisation, tokenised
 from nmt.text.lines import TextFile
 
@@ -113,14 +113,13 @@ def score(
       language: code of the translations' language.
 
     Raises:
-      InputError: an unknown metric.
       ValueError: the numbers of hypotheses and references differ.
     """
     found, wanted = texts or (hypotheses, references)
     own = not is_without_spaces(language)
     signed = sacre_bleu(found, wanted, None if own and texts is None else language)
     words = (hypotheses, references) if own else (tokenised(found, language), tokenised(wanted, language))
-    figures = {name: METRICS[name](*words) for name in check_metrics(metrics)}
+    figures = {name: METRICS[name](*words) for name in metrics}
     if "bleu" in figures and not own:
         figures["bleu"] = signed.score
     return Scores(figures, signed, chrf(found, wanted), texts is not None, own)
@@ -150,9 +149,8 @@ def score_files(
       picked: numbers, from 0, of the sentences that were translated; None for all.
 
     Raises:
-      InputError: an unknown metric, a file cannot be used, or the numbers of sentences differ.
+      InputError: a file cannot be used, or the numbers of sentences differ.
     """
-    check_metrics(metrics)  # before any work
     hypotheses = TextFile(hypothesis_path)
     numbers = range(len(references)) if picked is None else picked
     if max(numbers, default=0) >= len(references) or len(hypotheses) != translations_per_input * len(numbers):

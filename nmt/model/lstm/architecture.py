@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nmt.model.architecture import Architecture
-from nmt.options.model_options import ATTENTION_ARCHITECTURES, ATTENTIONS, ENCODER_TYPES, UNIT_TYPES
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class LSTMArchitecture(Architecture):
         forget_bias: constant added to the forget gate's pre-activation, in "lstm" and "layer_norm_lstm" only.
 
     Raises:
-        ValueError: a value is outside what is allowed, or two values contradict each other.
+        ValueError: a residual layer has inputs of another width.
     """
 
     num_encoder_residual_layers: int = 0
@@ -44,28 +43,7 @@ class LSTMArchitecture(Architecture):
     forget_bias: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse values that no model can be built from."""
-        super().__post_init__()
-        for name, allowed in (
-            ("encoder_type", ENCODER_TYPES),
-            ("attention", ATTENTIONS),
-            ("attention_architecture", ATTENTION_ARCHITECTURES),
-            ("unit_type", UNIT_TYPES),
-        ):
-            if getattr(self, name) not in allowed:
-                choices = ", ".join(repr(choice) for choice in allowed)
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {choices}")
-        if self.encoder_type == "bi" and self.num_encoder_layers % 2:
-            raise ValueError(
-                f"num_encoder_layers is {self.num_encoder_layers}; encoder_type 'bi' needs an even number, "
-                "half of them for each direction"
-            )
-        if self.encoder_type == "gnmt" and self.num_encoder_layers < 2:
-            raise ValueError(
-                f"num_encoder_layers is {self.num_encoder_layers}; encoder_type 'gnmt' needs at least 2, the "
-                "bottom one of them in both directions"
-            )
-        self._check_attention_architecture()
+        """Check the residual layers."""
         # A residual connection needs inputs as wide as num_units. Three kinds of inputs are wider or narrower: an
         # embedding of another width, the two directions' outputs in "gnmt", and [embedding; attention].
         adds = self.source_size == self.num_units
@@ -73,38 +51,6 @@ class LSTMArchitecture(Architecture):
         self._check_residual("num_encoder_residual_layers", self.num_encoder_layers - wider)
         adds = self.target_size == self.num_units and not self.attention
         self._check_residual("num_decoder_residual_layers", self.num_decoder_layers - (not adds))
-        if self.language_model:
-            self._check_language_model()
-            return
-        if self.pass_hidden_state and self.num_encoder_layers != self.num_decoder_layers:
-            raise ValueError(
-                f"pass_hidden_state needs equal depths; num_encoder_layers is {self.num_encoder_layers}, "
-                f"num_decoder_layers is {self.num_decoder_layers}"
-            )
-        if not self.pass_hidden_state and not self.attention:
-            raise ValueError(
-                "pass_hidden_state is False and attention is '': the decoder would not see the source. "
-                "Choose an attention"
-            )
-
-    def _check_language_model(self) -> None:
-        if self.attention or self.pass_hidden_state:
-            raise ValueError(
-                "a language_model has no source to attend to: attention must be '' and pass_hidden_state False"
-            )
-
-    def _check_attention_architecture(self) -> None:
-        if self.attention_architecture == "standard":
-            return
-        if not self.attention:
-            raise ValueError(
-                f"attention_architecture is {self.attention_architecture!r} and attention is ''; choose an attention"
-            )
-        if self.attention_architecture == "gnmt" and self.num_encoder_layers < 2:
-            raise ValueError(
-                f"num_encoder_layers is {self.num_encoder_layers}; attention_architecture 'gnmt' needs at least 2 "
-                "('gnmt_v2' does not)"
-            )
 
     def _check_residual(self, name: str, limit: int) -> None:
         if not 0 <= getattr(self, name) <= limit:

@@ -18,20 +18,11 @@ class Dropout:
         first_place: number of the first operation, so that the numbers of several `Dropout` objects differ.
         per_sentence: True if an operation uses one mask for all times of a sentence (Gal, Ghahramani 2016), False for
             a new mask at each time.
-
-    Raises:
-        ValueError: the rate is out of range, or there is no seed.
     """
 
     def __init__(
         self, rate: float = 0.0, seed: tf.Tensor | None = None, first_place: int = 0, per_sentence: bool = False
     ) -> None:
-        if not 0.0 <= rate < 1.0:
-            raise ValueError(f"dropout is {rate}; it must be at least 0 and less than 1")
-        if rate > 0.0 and seed is None:
-            raise ValueError(
-                f"dropout is {rate}, but there is no dropout_seed (an int32 tensor of shape [2])",
-            )
         self._keep = 1.0 - rate
         self._seed = seed
         self._places = first_place

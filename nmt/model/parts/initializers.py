@@ -17,8 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from nmt.options.model_options import INIT_OPS
-
 
 class InitialDistribution(NamedTuple):
     """Initial distribution that a layer sets for a variable in place of `init_op`, as the `initializer` argument.
@@ -41,24 +39,12 @@ class Initializer:
         init_weight: bound of "uniform"; unused by the others.
         seed: seed of all variables; None for different values in every session.
         given: initial values that are not drawn, by the full names of their variables.
-
-    Raises:
-        ValueError: unknown init_op, or "uniform" with an init_weight of 0 or less.
     """
 
     init_op: str = "uniform"
     init_weight: float = 0.1
     seed: int | None = None
     given: Mapping[str, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        """Check the settings."""
-        if self.init_op not in INIT_OPS:
-            raise ValueError(
-                f"init_op is {self.init_op!r}; it must be one of {', '.join(map(repr, INIT_OPS))}",
-            )
-        if self.init_op == "uniform" and not self.init_weight > 0:
-            raise ValueError(f"init_weight is {self.init_weight}; init_op 'uniform' needs a positive one")
 
     def for_variable(self, name: str, stated: InitialDistribution | None = None) -> Any:
         """Return the TensorFlow initializer of a variable.

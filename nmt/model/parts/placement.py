@@ -24,11 +24,6 @@ class Placement:
 
     num_gpus: int = 0
 
-    def __post_init__(self) -> None:
-        """Check the number of GPUs."""
-        if self.num_gpus < 0:
-            raise ValueError(f"num_gpus is {self.num_gpus}; it must be at least 0")
-
     def embedding(self, words: int) -> str:
         """Return the device of an embedding of this many words: the first GPU, or the CPU for a large one."""
         return "/cpu:0" if words > _MOST_WORDS_ON_GPU else self.layer(0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nmt.model.architecture import Architecture
-from nmt.options.model_options import NORMS, POSITIONS
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,7 @@ class TransformerArchitecture(Architecture):
         max_positions: greatest number of words of a sentence, end mark counted, with learned positions.
 
     Raises:
-        ValueError: a value is outside what is allowed, or two values contradict each other.
+        ValueError: vectors and layers have other widths, or an odd one with sinusoidal positions.
     """
 
     num_heads: int = 8
@@ -31,20 +30,7 @@ class TransformerArchitecture(Architecture):
     max_positions: int = 1024
 
     def __post_init__(self) -> None:
-        """Refuse values that no model can be built from."""
-        super().__post_init__()
-        for name, allowed in (("norm", NORMS), ("positions", POSITIONS)):
-            if getattr(self, name) not in allowed:
-                choices = ", ".join(repr(choice) for choice in allowed)
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {choices}")
-        for name in ("num_heads", "inner_size", "max_positions"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.num_units % self.num_heads:
-            raise ValueError(
-                f"num_units is {self.num_units}, which {self.num_heads} heads cannot share evenly: give another "
-                "num_heads, or a num_units that is a multiple of num_heads"
-            )
+        """Check the widths."""
         if self.positions == "sinusoidal" and self.num_units % 2:
             raise ValueError(
                 f"num_units is {self.num_units}; sinusoidal positions need an even number (or positions 'learned')"

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from nmt.model.lstm.architecture import ATTENTIONS, LSTMArchitecture
+from nmt.model.lstm.architecture import LSTMArchitecture
 from nmt.model.lstm.translator import LSTMTranslator
 from nmt.model.parts.initializers import Initializer
 from nmt.options.config import Config
+from nmt.options.model_options import ATTENTIONS
 from nmt.search.beam_search import beam_search
 from tests.nmt.model.graphs import v1
 

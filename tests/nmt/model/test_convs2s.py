@@ -108,8 +108,6 @@ def test_starts() -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        (dict(kernel_width=4), "kernel_width is 4; it must be odd"),
-        (dict(max_positions=0), "max_positions is 0"),
         (dict(tgt_embedding_size=5), "source words have vectors of 6 numbers, target words of 5"),
     ],
 )

@@ -135,20 +135,6 @@ def test_a_tied_output_layer_has_no_variable() -> None:
             assert not [v.op.name for v in v1.global_variables() if "output_projection" in v.op.name]
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (dict(tie_embeddings="all"), "needs share_embedding"),
-        (dict(tie_embeddings="some"), "'none', 'decoder', 'all'"),
-        (dict(tie_embeddings="decoder", tgt_pretrained=True), "that is trained, and in one variable"),
-        (dict(tie_embeddings="decoder", num_embeddings_partitions=2), "that is trained, and in one variable"),
-    ],
-)
-def test_what_cannot_be_tied(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        architecture(**changes)
-
-
 def test_names() -> None:
     """Variables have the tutorial's names; the pretrained words have names of their own."""
     encoder, decoder = "encoder/embedding_encoder", "decoder/embedding_decoder"
@@ -184,16 +170,8 @@ def test_a_language_model_has_no_encoder() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(share_embedding=True), "src_vocab_size is 11, tgt_vocab_size is 13: give both sides the same vocabulary"),
-        (dict(share_embedding=True, src_vocab_size=13, src_embedding_size=4), "src_embedding_size is 4, tgt_"),
-        (dict(share_embedding=True, src_vocab_size=13, src_pretrained=True), "src_pretrained is True, tgt_"),
-        (dict(src_embedding_size=0), "source_size is 0"),
         (dict(src_embedding_size=4, num_encoder_residual_layers=1), "must be between 0 and 0"),
         (dict(tgt_embedding_size=4, num_decoder_residual_layers=1), "num_decoder_residual_layers is 1"),
-        (dict(language_model=True), "a language_model has no source"),
-        (dict(language_model=True, attention="luong", pass_hidden_state=False), "attention must be ''"),
-        (dict(character_source=True), "src_vocab_size is 11; with character_source it is 262"),
-        (dict(character_source=True, src_vocab_size=262, src_pretrained=True), "it excludes share_embedding"),
     ],
 )
 def test_architecture_refuses(changes: dict[str, Any], message: str) -> None:

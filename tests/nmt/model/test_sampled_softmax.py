@@ -145,14 +145,6 @@ def test_gradients_are_finite_differences() -> None:
     assert_gradients_are_slopes(loss)
 
 
-def test_what_a_translator_refuses() -> None:
-    with tf.Graph().as_default():
-        with pytest.raises(ValueError, match="num_sampled is 14; the target vocabulary has 13 words"):
-            loss_of_batch(LSTMTranslator(architecture(), initializer(), Config(dropout=0.0), [1, 2]), 14)
-        with pytest.raises(ValueError, match="there is no dropout_seed"):
-            loss_of_batch(LSTMTranslator(architecture(), initializer()), 3)
-
-
 def test_training_follows_the_steps_seed(toy: Any) -> None:
     """Equal seeds give equal losses, and other seeds give other losses."""
     sentences = make_batch(range(6), toy.train, toy.src_vocab, toy.tgt_vocab, None, None, 6, 1)

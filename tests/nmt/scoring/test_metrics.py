@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from nmt.core.errors import InputError
-from nmt.scoring.metrics import METRICS, accuracy, bleu, check_metrics, common_subsequence, rouge, word_accuracy
+from nmt.scoring.metrics import METRICS, accuracy, bleu, common_subsequence, rouge, word_accuracy
 
 
 def texts(seed: int, lines: int = 40, longest: int = 12) -> list[str]:
@@ -125,11 +124,3 @@ def test_any_metric(name: str) -> None:
     assert metric([], []) == 0
     with pytest.raises(ValueError, match="1 hypotheses for 2 references"):
         metric(["a"], ["a", "b"])
-
-
-def test_names_of_metrics() -> None:
-    assert check_metrics(["BLEU", " Rouge", "bleu", "word_accuracy"]) == ["bleu", "rouge", "word_accuracy"]
-    with pytest.raises(InputError, match="'rogue' is unknown: choose from bleu, rouge, accuracy, word_accuracy"):
-        check_metrics(["bleu", "rogue"])
-    with pytest.raises(InputError, match="no metric"):
-        check_metrics([])
