@@ -28,9 +28,10 @@ from nmt.options.hparams_file import HPARAMS, read_saved
 from nmt.options.option import NOT_NEGATIVE, option
 from nmt.reporting.page import Attention, page
 from nmt.reporting.run_facts import HISTORY, SAMPLED, RunFacts, read_run, read_samples
+from nmt.runs.configure import recorded_directory
 from nmt.runs.program import run_on_ranks, spelled
 from nmt.runs.tfdist_ranks import Processes
-from nmt.runs.trained_model import find, recorded_directory
+from nmt.runs.trained_model import find
 from nmt.runs.translation_run import open_model
 from nmt.scoring.finishing import Finishing
 from nmt.text.lines import TextFile, found

@@ -22,7 +22,7 @@ from nmt.options.config import Config
 from nmt.options.option import POSITIVE, check_each, option
 from nmt.options.resolve import saved_path
 from nmt.runs import inputs
-from nmt.runs.configure import configure
+from nmt.runs.configure import configured
 from nmt.runs.program import run_on_ranks
 from nmt.runs.tfdist_ranks import Processes
 from nmt.runs.translation_run import load
@@ -64,13 +64,11 @@ class TuneOptions:
         except ValueError:
             raise InputError(f"--weights={self.weights}: give numbers separated by commas, as 0,0.5,1") from None
 
-    def flags(self) -> list[str]:
-        """Return the flags for `nmt.nmt` that translate with these options, without the length penalty."""
+    def given(self) -> dict[str, Any]:
+        """Return the options of `nmt.nmt` that translate with these options, without the length penalty."""
         given = {name: getattr(self, name) for name in self.PASSED_ON}
         given |= {"infer_mode": "beam_search", "num_translations_per_input": 1, "beam_width": self.beam_width or 1}
-        # `configure` demands both file names for a translation, but this program reads the text and writes no file.
-        given |= {"inference_input_file": os.devnull, "inference_output_file": f"{os.devnull}.translations"}
-        return [f"--{name}={value}" for name, value in given.items() if value not in (None, "")]
+        return {name: value for name, value in given.items() if value not in (None, "")}
 
 
 def tune(options: TuneOptions, ranks: Processes) -> None:
@@ -119,7 +117,7 @@ def _configured(options: TuneOptions) -> tuple[list[Config], dict[str, Any]]:
     path = saved_path(options.ckpt, str(options.out_dir))
     if not os.path.isfile(path):
         raise InputError(f"{path} is missing: give --out_dir=D or --ckpt=D/translate.ckpt-N of a training")
-    config, saved = configure([*options.flags(), f"--length_penalty_weight={weights[0]}"])
+    config, saved = configured(options.given() | {"length_penalty_weight": weights[0]}, of_model=True)
     if config.dev_prefix is None:
         raise InputError(f"{path} names no development text: give --dev_prefix")
     width = options.beam_width or saved.get("beam_width") or _BEAM_WIDTH

@@ -20,14 +20,17 @@ from nmt.options.option import options_of, types_of
 class Config(InferenceOptions):
     """All options with their values. Lengths are in tokens, batch sizes in sentences, intervals in steps (updates)."""
 
-    def check_together(self) -> None:
+    def check_together(self, of_model: bool = False) -> None:
         """Check that the options do not contradict each other and that no required option is missing.
+
+        Args:
+            of_model: True for a program that uses a model, and trains none and translates no file.
 
         Raises:
             InputError: two options contradict each other, or an option is missing.
         """
         for message in (
-            *self.file_contradictions(),
+            *self.file_contradictions(of_model),
             *self.model_contradictions(),
             *self.decay_contradictions(),
             *self.batch_contradictions(),

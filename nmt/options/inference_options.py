@@ -100,10 +100,11 @@ class InferenceOptions(ConfigurationOptions):
         found = {"greedy": 1, "sample": self.num_translations_per_input, "beam_search": self.beam_width}
         return min(self.num_translations_per_input, found[self.search_mode])
 
-    def file_contradictions(self) -> Iterator[str]:
+    def file_contradictions(self, of_model: bool) -> Iterator[str]:
         """Yield a message for each file option that is missing, or that the kind of run does not use."""
         needed = ["src", "tgt", "vocab_prefix"]
-        needed += ["inference_output_file"] if self.is_inference else ["train_prefix", "dev_prefix", "out_dir"]
+        if not of_model:
+            needed += ["inference_output_file"] if self.is_inference else ["train_prefix", "dev_prefix", "out_dir"]
         missing = [f"--{name}" for name in needed if not getattr(self, name)]
         if missing:
             model = self.is_inference and not self.override_loaded_hparams and missing != ["--inference_output_file"]
@@ -117,7 +118,7 @@ class InferenceOptions(ConfigurationOptions):
             yield "--inference_output_file needs --inference_input_file, the text to translate"
         if self.src == self.tgt and not self.language_model:
             yield f"--src={self.src} and --tgt={self.tgt} name the same files: give two suffixes"
-        if self.ckpt and not self.is_inference:
+        if self.ckpt and not (self.is_inference or of_model):
             yield "--ckpt is for inference: give --inference_input_file, or continue a run by its --out_dir"
         for name in ("inference_list", "inference_ref_file"):
             if getattr(self, name) and not self.is_inference:

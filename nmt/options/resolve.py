@@ -33,11 +33,14 @@ def resolve(
     saved: Mapping[str, Any] | None = None,
     saved_path: str = "hparams",
     recorded: Mapping[str, Any] | None = None,
+    of_model: bool = False,
 ) -> Config:
     """Return the checked, complete configuration.
 
     The first of these with a value for an option counts: `explicit` options, `saved` ones, `recorded` ones of the
     prepared text, a preset, the default.
+
+    With `of_model` the options are those of a program that uses a model, and trains none and translates no file.
 
     Unset depths become num_layers, an unset seed is drawn at random, and unequal depths switch pass_hidden_state off.
 
@@ -81,9 +84,9 @@ def resolve(
                 "leave the flag out or choose another out_dir"
             )
     try:
-        config.check_together()
+        config.check_together(of_model)
         config.check_given(given)
-        if not config.inference_input_file:
+        if not (of_model or config.inference_input_file):
             config.check_training(kept)
     except InputError as error:
         raise InputError(blamed(str(error), name, fresh, given)) from None

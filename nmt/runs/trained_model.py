@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from nmt.checkpoints import checkpoint
@@ -12,8 +11,8 @@ from nmt.checkpoints.run_directory import is_part_of_run
 from nmt.core.errors import InputError
 from nmt.options.config import Config
 from nmt.options.hparams_file import HPARAMS
-from nmt.runs.configure import configure
-from nmt.text.preparation import PREPARATION, RECORD, VOCABULARY, Preparation, recorded
+from nmt.runs.configure import configured
+from nmt.text.preparation import PREPARATION, Preparation, recorded
 
 
 def find(model: str, options: Mapping[str, Any], flag: str = "model") -> tuple[Config, dict[str, Any]]:
@@ -32,24 +31,8 @@ def find(model: str, options: Mapping[str, Any], flag: str = "model") -> tuple[C
     directory = os.path.dirname(paths[0])
     if not os.path.isfile(os.path.join(directory, HPARAMS)):
         raise InputError(f"{directory} has no file {HPARAMS}, which a training writes: copy the whole directory")
-    # `configure` demands both file names of a translation.
-    given = {"inference_input_file": os.devnull, "inference_output_file": f"{os.devnull}.translations"}
-    copied = recorded_directory(directory)
-    if copied:
-        given["vocab_prefix"] = os.fspath(copied / VOCABULARY)
-    given |= {name: value for name, value in options.items() if value is not None}
-    flags = [f"--{name}={value}" for name, value in given.items()]
-    return configure([f"--ckpt={','.join(paths)}", *flags])
-
-
-def recorded_directory(directory: str) -> Path | None:
-    """Return the directory with the record of how the text of a run was prepared; None if there is none.
-
-    A directory of a best model has the record of its run, which is the directory above it.
-    """
-    places = [Path(directory), *([Path(directory).resolve().parent] if is_part_of_run(directory) else [])]
-    paths = (place / PREPARATION for place in places)
-    return next((path for path in paths if (path / RECORD).is_file()), None)
+    given = {name: value for name, value in options.items() if value is not None}
+    return configured(given | {"ckpt": ",".join(paths)}, of_model=True)
 
 
 def preparation_of(config: Config) -> Preparation:

@@ -24,7 +24,7 @@ import pytest
 from nmt.core.errors import InputError
 from nmt.core.standard_output import as_json
 from nmt.nmt import main as nmt
-from nmt.runs.trained_model import recorded_directory
+from nmt.runs.configure import recorded_directory
 from nmt.text.lines import MARK, TextFile
 from nmt.text.raw_lines import read_lines
 from nmt.translate import Lines, main
@@ -134,6 +134,11 @@ def test_a_moved_directory_is_enough(
     (alone / "hparams").write_text(json.dumps(hparams | {"vocab_prefix": "gone/vocab"}))
     code, _, told = translated(monkeypatch, capsys, line, f"--model={alone}")
     assert code == 1 and "best_bleu has no record" in told and "Copy the directory preparation of its run" in told
+    (best / "hparams").write_text(json.dumps(hparams | {"vocab_prefix": "gone/vocab"}))  # as seen from elsewhere
+    shutil.rmtree(best / "preparation")
+    (tmp_path / "in").write_text(TextFile(str(raw_run / "data/dev.en")).line(0) + "\n")
+    files = [f"--inference_input_file={tmp_path}/in", f"--inference_output_file={tmp_path}/out"]
+    assert nmt([f"--out_dir={best}", *files]) == 0 and (tmp_path / "out").read_text() == f"{expected[0]}\n"
 
 
 def test_several_translations_with_scores_and_alignments(

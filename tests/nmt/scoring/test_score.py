@@ -36,7 +36,7 @@ def test_numbers_of_lines_must_agree() -> None:
 
 
 def test_all_scores_of_texts() -> None:
-    scores = score(["a b c d e"], ["a b c d x"], ["Rouge", "bleu"])
+    scores = score(["a b c d e"], ["a b c d x"], ["rouge", "bleu"])
     assert list(scores.metrics) == ["rouge", "bleu"]
     assert scores.metrics["rouge"] == pytest.approx(80)
     assert scores.metrics["bleu"] == pytest.approx(100 * 0.2**0.25)
