@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nmt.reporting.charts import COLORS, Series, chart
+from nmt.reporting.charts import Series, chart
 from nmt.reporting.run_facts import RunFacts, Sample
 
 _STYLE = (Path(__file__).parent / "page.css").read_text("utf-8")
 _SHOWN = 5  # samples of each kind
+_NO_CHARTS = "No curve: there are no figures yet, or matplotlib is not installed (pip install matplotlib)"
 
 
 class Attention(NamedTuple):
@@ -42,7 +43,7 @@ def page(runs: Sequence[RunFacts], defaults: Mapping[str, Any], attentions: Sequ
         "<h2>Scores</h2>",
         _scores(runs),
         "<h2>Curves</h2>",
-        f"<div class=charts>{''.join(_charts(runs))}</div>",
+        f"<div class=charts>{''.join(_charts(runs)) or _NO_CHARTS}</div>",
         "<h2>Ranks and time</h2>",
         _times(runs),
         *_samples(runs, seed),
@@ -99,9 +100,9 @@ def _charts(runs: Sequence[RunFacts]) -> Iterable[str]:
         series = []
         for number, run in enumerate(runs):
             for place, name in enumerate(names):
-                color = COLORS[(number if len(runs) > 1 else place) % len(COLORS)]
                 label = f"{run.name} {name}" if len(runs) > 1 else name
-                series.append(Series(label, run.points(name), color, dashed=len(runs) > 1 and place > 0))
+                dashed = len(runs) > 1 and place > 0
+                series.append(Series(label, run.points(name), number if len(runs) > 1 else place, dashed))
         yield chart(title, series, log)
 
 
