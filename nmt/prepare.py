@@ -2,7 +2,7 @@
 
     python -m nmt.prepare --train_prefix=data/train --src=en --tgt=de --out_dir=D
         [--tokenizer=moses | --tokenizer=sentencepiece] [--casing=marked] [--normalization=nfc]
-        [--bpe=N | --spm=N] [--apply=data/dev,data/test] [--min_count=K] [--share_vocab] [--all_subwords] [--compress]
+        [--bpe=N | --spm=N] [--apply=data/dev,data/test] [--min_count=K] [--share_vocab] [--all_subwords]
 
 reads data/train.en and data/train.de, and writes D/vocab.en and D/vocab.de. A file may be compressed: data/train.en.gz.
 Several prefixes, separated by commas, are one text. With --share_vocab both vocabularies hold the tokens of both
@@ -42,8 +42,6 @@ from nmt.core.standard_output import write_lines
 from nmt.options.command import TrainingText, run
 from nmt.options.option import POSITIVE, option
 from nmt.text.casing import CASINGS
-from nmt.text.compressed import BlockWriter
-from nmt.text.lines import found
 from nmt.text.normalization import NORMALIZATIONS
 from nmt.text.preparation import (
     RECORD,
@@ -57,7 +55,7 @@ from nmt.text.preparation import (
     words,
     write_record,
 )
-from nmt.text.raw_lines import read_lines
+from nmt.text.raw_lines import packed_or_plain, read_lines
 from nmt.text.subwords import FILES, Learnt, dropout_units, learn_byte_pairs, learn_pieces
 from nmt.text.tokens import split
 from nmt.text.vocabulary import EOS, SOS, UNK, Vocabulary, read_vocabulary, write_vocabulary
@@ -156,7 +154,6 @@ def prepare(
     normalization: str | None = None,
     casing: str = "keep",
     like: str | None = None,
-    compress: bool = False,
     processes: int | None = None,
 ) -> Summary:
     """Make vocabularies and prepared text; the module's docstring names the files.
@@ -178,7 +175,6 @@ def prepare(
       casing: "keep", "lower" or "marked".
       like: directory of texts that were prepared before: their vocabularies and subwords are taken, and nothing is
         learnt. Excludes the options of what is learnt and how.
-      compress: whether prepared texts are compressed, in blocks.
       processes: number of processes; None for the number of cores.
 
     Raises:
@@ -216,7 +212,7 @@ def prepare(
             with replace_atomically(directory / FILES[recipe.subwords], "wb") as file:
                 file.write(learnt.model)
         for text in written:
-            _publish(scratch / text.file_name, directory / text.file_name, compress)
+            put_in_place(scratch / text.file_name, directory / text.file_name)
             if recipe.raw and not text.is_training:
                 put_in_place(scratch / RAW / text.file_name, make_directory(directory / RAW) / text.file_name)
         # Last: it says that the other files are complete.
@@ -290,9 +286,9 @@ def _texts(train_prefix: str, apply: Sequence[str], languages: Sequence[str]) ->
     if not prefixes:
         raise InputError(f"--train_prefix={train_prefix} names no text: give the prefix of its files")
     name = Path(prefixes[0]).name if len(prefixes) == 1 else _SEVERAL
-    texts = [_Text(name, x, [found(f"{prefix}.{x}") for prefix in prefixes], True) for x in languages]
+    texts = [_Text(name, x, [packed_or_plain(f"{prefix}.{x}") for prefix in prefixes], True) for x in languages]
     for prefix in apply:
-        paths = [found(f"{prefix}.{language}") for language in languages]
+        paths = [packed_or_plain(f"{prefix}.{language}") for language in languages]
         pair = zip(languages, paths[: 1 + os.path.exists(paths[1])], strict=False)
         texts += [_Text(Path(prefix).name, language, [path]) for language, path in pair]
     return texts
@@ -337,7 +333,7 @@ def _check_outputs(
     alike = like is not None and os.path.realpath(like) == os.path.realpath(directory)
     why = "the new record would not name it" if alike else "would not fit the new files there"
     for name in recorded_texts(directory):
-        if name not in again and os.path.exists(found(os.fspath(directory / name))):
+        if name not in again and os.path.exists(directory / name):
             raise InputError(
                 f"{directory / name} was prepared before and {why}: name its text in --apply, remove it, or choose "
                 "another --out_dir"
@@ -346,7 +342,7 @@ def _check_outputs(
 
 def _outputs(text: _Text, recipe: Recipe, directory: Path) -> list[Path]:
     """Return the files that a prepared text takes the place of."""
-    paths = [directory / text.file_name, directory / f"{text.file_name}.gz"]
+    paths = [directory / text.file_name]
     return [*paths, directory / RAW / text.file_name] if recipe.raw and not text.is_training else paths
 
 
@@ -512,20 +508,6 @@ def _unknown(text: _Text, vocabulary: Vocabulary) -> int:
     return sum(count * vocabulary.count_unknown([token]) for token, count in text.counts.items())
 
 
-def _publish(source: Path, target: Path, compress: bool) -> None:
-    """Move a finished text to its place, compressed or not, and remove its other form."""
-    compressed = target.with_name(f"{target.name}.gz")
-    if compress:
-        with open(source, encoding="utf-8", newline="") as text, replace_atomically(compressed, "wb") as file:
-            writer = BlockWriter(file)
-            while part := text.read(1 << 20):
-                writer.write(part)
-            writer.close()
-    else:
-        put_in_place(source, target)
-    (target if compress else compressed).unlink(missing_ok=True)
-
-
 def _marks_notice(text: _Text) -> str:
     found = [f"{mark} {text.counts[mark]} times" for mark in (SOS, EOS) if text.counts[mark]]
     said = (
@@ -577,7 +559,6 @@ class PrepareOptions(TrainingText):
     like: str | None = option(
         None, "Directory of prepared texts whose vocabularies, subwords and recipe are taken; nothing is learnt."
     )
-    compress: bool = option(False, "Compress the prepared texts, in blocks that training reads in any order.")
     processes: int | None = option(None, "Number of processes; unset: the number of cores.", within=POSITIVE)
 
 

@@ -34,7 +34,7 @@ from nmt.runs.tfdist_ranks import Processes
 from nmt.runs.trained_model import find
 from nmt.runs.translation_run import open_model
 from nmt.scoring.finishing import Finishing
-from nmt.text.lines import TextFile, found
+from nmt.text.lines import TextFile
 from nmt.text.preparation import VOCABULARY, recorded
 
 _PICTURES = 3  # translations whose attention is shown
@@ -119,7 +119,7 @@ def _path(directory: str, settings: Mapping[str, Any], option: str, side: str) -
     prefix, language = str(settings.get(option)), settings.get(side)
     places = [Path(), *Path(directory).resolve().parents]
     paths = (os.fspath(place / prefix) for place in places)
-    return next((path for path in paths if os.path.exists(found(f"{path}.{language}"))), prefix)
+    return next((path for path in paths if os.path.exists(f"{path}.{language}")), prefix)
 
 
 def _tell_left_out(part: str, error: Exception) -> None:

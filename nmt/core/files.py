@@ -79,7 +79,7 @@ def put_in_place(finished: Path, target: Path) -> None:
 
 
 def check_no_input(flag: str, output: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]]) -> None:
-    """Check that an output is no input; a text may be compressed, with ".gz" after its name.
+    """Check that an output is no input.
 
     Args:
       flag: name of the flag that names the output.
@@ -89,8 +89,7 @@ def check_no_input(flag: str, output: str | os.PathLike[str], inputs: Iterable[s
     Raises:
       InputError: it is one of them.
     """
-    read = {os.path.realpath(f"{os.fspath(path)}{ending}") for path in inputs for ending in ("", ".gz")}
-    if os.path.realpath(output) in read:
+    if os.path.realpath(output) in map(os.path.realpath, inputs):
         raise InputError(f"--{flag}={os.fspath(output)} is also an input and would be lost: choose another file")
 
 

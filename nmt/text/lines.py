@@ -5,8 +5,6 @@ One pass over the bytes finds the lines and counts their tokens; a second pass c
 
 Lines end at "\\n" only and lose one trailing "\\r". Other line breaks of Unicode (U+2028, vertical tab) are ordinary
 characters, so that line numbers agree with those of other tools. A byte order mark is not part of the text.
-
-A file may be compressed in blocks (`nmt.text.compressed`): its name then ends in ".gz", which need not be given.
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from nmt.core.errors import InputError
-from nmt.text.compressed import GZIP, BlockedText
 
+GZIP = b"\x1f\x8b"
 LOOKED_AT_BYTES = 1 << 10  # enough to detect UTF-16 by its zero bytes
 CHUNK_BYTES = 1 << 22  # bounds the temporary arrays of a pass, which take up to ten times as much
 _NEWLINE, _RETURN, _SPACE = b"\n\r "
@@ -59,7 +57,7 @@ class TextFile:
           InputError: the file is missing, unreadable, empty or not UTF-8 (the message has the line number).
         """
         self.path = os.fspath(path)
-        self._bytes = _opened(self.path)
+        self._bytes = _map(self.path)
         check_kind(self.path, self._bytes[:LOOKED_AT_BYTES])
         self._first = len(MARK) if self._bytes[: len(MARK)] == MARK else 0
         # int64 [lines], offset after the last byte of each line
@@ -176,24 +174,6 @@ def check_regular(path: str) -> None:
         raise InputError(f"{path}: is not a regular file, but it is read more than once; save it as a file")
 
 
-def found(path: str) -> str:
-    """Return the path, or the path of its compressed file if only that exists."""
-    compressed = f"{path}.gz"
-    return compressed if os.path.exists(compressed) and not os.path.exists(path) else path
-
-
-def _opened(path: str) -> mmap.mmap | BlockedText:
-    """Return the text of a file, for slices."""
-    path = found(path)
-    data = _map(path)
-    if data[: len(GZIP)] != GZIP:
-        return data
-    text = BlockedText(data, path)
-    if text[: len(MARK) + 1] in (b"", MARK):
-        raise empty(path)
-    return text
-
-
 def _map(path: str) -> mmap.mmap:
     check_regular(path)
     try:
@@ -205,7 +185,7 @@ def _map(path: str) -> mmap.mmap:
         raise unreadable(path, error) from error
 
 
-def _index(data: mmap.mmap | BlockedText, first: int) -> tuple[np.ndarray, np.ndarray]:
+def _index(data: mmap.mmap, first: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the offset after each line's last byte, int64 [lines], and each line's number of tokens, int32 [lines].
 
     The text begins with byte `first`. A token begins at a byte that is no separator after a separator. The running sum

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import zlib
 from collections.abc import Iterator
 
-from nmt.text.compressed import GZIP
-from nmt.text.lines import LOOKED_AT_BYTES, MARK, check_kind, check_regular, decoded, empty, unreadable
+from nmt.text.lines import GZIP, LOOKED_AT_BYTES, MARK, check_kind, check_regular, decoded, empty, unreadable
 
 
 def read_lines(path: str) -> Iterator[str]:
@@ -26,6 +26,12 @@ def read_lines(path: str) -> Iterator[str]:
                 yield from _decoded(path, file)
     except (OSError, EOFError, zlib.error) as error:  # a compressed file may be damaged or cut off
         raise unreadable(path, error if isinstance(error, OSError) and error.strerror else ValueError(error)) from error
+
+
+def packed_or_plain(path: str) -> str:
+    """Return the path, or the path of its compressed file if only that exists."""
+    packed = f"{path}.gz"
+    return packed if os.path.exists(packed) and not os.path.exists(path) else path
 
 
 def _decoded(path: str, file: io.BufferedReader | gzip.GzipFile) -> Iterator[str]:

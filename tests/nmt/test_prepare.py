@@ -216,7 +216,6 @@ def test_a_text_without_a_word(toy: Path) -> None:
             "in/raw/dev.en would be overwritten by the output in/raw/dev.en",
         ),
         ("link/train", [], {"casing": "lower"}, "link/train.en would be overwritten by the output in/train.en"),
-        ("in/packed", [], {"casing": "lower"}, "in/packed.en.gz would be overwritten by the output in/packed.en.gz"),
         ("in/vocab", [], {}, "in/vocab.en and the files of the preparation would both be written to in/vocab.en"),
         ("vocab", [], {}, "vocab.en and the files of the preparation would both be"),
         ("in/train", ["in/dev", "in/raw/dev"], {}, "in/raw/dev.en and in/dev.en would both be written to in/dev.en"),
@@ -232,8 +231,6 @@ def test_no_output_is_an_input(
     write(Path("in/raw"), {"dev.en": "a\n", "dev.de": "x\n"})
     for name in ("in/vocab.en", "in/vocab.de", "vocab.en", "vocab.de", "in/a.en", "in/a.x.en", "in/a.x.x.en"):
         Path(name).write_text("a\n")
-    for language in ("en", "de"):
-        Path(f"in/packed.{language}.gz").write_bytes(gzip.compress(b"a\n"))
     before = {path: path.read_bytes() for path in Path().rglob("*.*")}
     arguments: dict[str, Any] = {"src": "en", "tgt": "de", "out_dir": "in", "apply": apply, **options}
     with pytest.raises(InputError, match=re.escape(message)):
@@ -249,7 +246,7 @@ def test_vocabularies_beside_the_text_that_they_are_of(toy: Path) -> None:
 def test_a_text_that_would_not_be_made_again(toy: Path) -> None:
     """It would not fit the new vocabulary. Texts that are made again are replaced."""
     arguments = f"{toy}/in/train", "en", "de", toy / "out"
-    prepare(*arguments, apply=[f"{toy}/in/dev"], casing="lower", compress=True)
+    prepare(*arguments, apply=[f"{toy}/in/dev"], casing="lower")
     with pytest.raises(InputError, match="out/dev.en was prepared before .* name its text in --apply, remove it, or"):
         prepare(*arguments, casing="lower")
     with pytest.raises(InputError, match="out/train.en was prepared before and the new record would not name it: name"):
