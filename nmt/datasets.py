@@ -31,7 +31,7 @@ from nmt.core.errors import InputError
 from nmt.core.files import make_directory, replace_atomically
 from nmt.options.command import run
 from nmt.options.option import option
-from nmt.text.moses import tokenizer
+from nmt.text.raw_words import tokenizer
 
 _MOST_TOKENS = 80  # WMT's training text is without longer sentences
 

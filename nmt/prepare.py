@@ -41,8 +41,6 @@ from nmt.core.scratch import scratch_folder
 from nmt.core.standard_output import write_lines
 from nmt.options.command import TrainingText, run
 from nmt.options.option import POSITIVE, option
-from nmt.text.casing import CASINGS
-from nmt.text.normalization import NORMALIZATIONS
 from nmt.text.preparation import (
     RECORD,
     TOKENIZERS,
@@ -56,6 +54,7 @@ from nmt.text.preparation import (
     write_record,
 )
 from nmt.text.raw_lines import packed_or_plain, read_lines
+from nmt.text.raw_words import CASINGS, NORMALIZATIONS
 from nmt.text.subwords import FILES, Learnt, dropout_units, learn_byte_pairs, learn_pieces
 from nmt.text.tokens import split
 from nmt.text.vocabulary import EOS, SOS, UNK, Vocabulary, read_vocabulary, write_vocabulary

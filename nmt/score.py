@@ -34,8 +34,8 @@ from nmt.runs.program import run_on_ranks
 from nmt.runs.tfdist_ranks import Processes
 from nmt.runs.trained_model import find, preparation_of
 from nmt.runs.translation_run import open_model
-from nmt.scoring.intervals import Figure, figures
 from nmt.scoring.perplexity import perplexity
+from nmt.scoring.score import Figure, figures
 from nmt.scoring.tokenisation import remarks
 from nmt.search.translation_model import shared, tell_cut
 from nmt.text.corpus import open_parallel

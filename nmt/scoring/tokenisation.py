@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 
-from nmt.text.moses import code
+from nmt.text.raw_words import code
 
 _OF_LANGUAGES = {  # codes of ISO 639, or what stands for them in names of files -> tokenisations, the best first
     "zh zho chi cmn yue wuu nan hak lzh cn": ("zh",),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nmt.text.casing import ALL, FIRST
+from nmt.text.raw_words import ALL, FIRST
 from nmt.text.tokens import BPE_MARK, SPM_SPACE
 
 

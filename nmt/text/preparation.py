@@ -17,9 +17,7 @@ from typing import Any
 from nmt.core.errors import InputError
 from nmt.core.files import make_directory, replace_atomically
 from nmt.options.data_options import SUBWORD_OPTIONS
-from nmt.text.casing import CASINGS, prepared, restored
-from nmt.text.moses import detokenizer, tokenizer
-from nmt.text.normalization import NORMALIZATIONS, normalized
+from nmt.text.raw_words import CASINGS, NORMALIZATIONS, detokenizer, normalized, prepared, restored, tokenizer
 from nmt.text.subwords import FILES, subwords
 
 RECORD = "preparation.json"
@@ -40,7 +38,7 @@ class Recipe:
       tokenizer: "none" for text whose tokens are separated by spaces already; "moses"; "sentencepiece" for raw text
         that is cut into pieces only.
       normalization: one of `nmt.text.normalization.NORMALIZATIONS`.
-      casing: one of `nmt.text.casing.CASINGS`.
+      casing: one of `nmt.text.raw_words.CASINGS`.
       subwords: notation of the subwords: "", "bpe" or "spm".
       share_vocab: whether both languages have one vocabulary.
     """

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from nmt.checkpoints import checkpoint
-from nmt.checkpoints.best import BestScore
-from nmt.checkpoints.run_directory import AVERAGE, Storing, best_name
+from nmt.checkpoints.run_directory import AVERAGE, BestScore, Storing, best_name
 from nmt.core.ranks import Ranks
 from nmt.model.inference_model import TrainedWeights
 from nmt.reporting.heatmap import heatmap

@@ -10,11 +10,13 @@ calls a library may average them over the ranks, and skip updates with gradients
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from nmt.core.errors import InputError
 from nmt.model.architecture import Architecture
 from nmt.model.batch_input import BatchInput
 from nmt.model.parts.dense import DIRECTION, LENGTH
@@ -24,7 +26,6 @@ from nmt.model.session import gpus
 from nmt.options.config import Config
 from nmt.options.training_options import PLATEAU, listed
 from nmt.text.batches import Batch
-from nmt.train.frozen import trained
 from nmt.train.plateau import Plateau
 from nmt.train.schedule import Schedule
 
@@ -212,3 +213,40 @@ def merged(gradient: Any) -> Any:
 def dropout_seed(seed: int, rank: int, step: int) -> np.ndarray:
     """Return the dropout seed of a rank in a step, int32 [2]."""
     return np.random.SeedSequence([seed, rank, step]).generate_state(2).view(np.int32)
+
+
+_SCOPES = {  # of the parts that --freeze names; the first that fits counts
+    "source_embedding": ("embeddings/encoder/", "embeddings/embedding_share"),
+    "target_embedding": ("embeddings/decoder/", "embeddings/embedding_share"),
+    "output": ("dynamic_seq2seq/decoder/output_projection/",),
+    "encoder": ("dynamic_seq2seq/encoder/",),
+    "decoder": ("dynamic_seq2seq/decoder/",),
+}
+
+
+def parts_of(name: str) -> set[str]:
+    """Return the parts that a variable belongs to: one, or both embeddings for a shared table.
+
+    >>> parts_of("dynamic_seq2seq/decoder/output_projection/kernel")
+    {'output'}
+    """
+    found = {part for part, scopes in _SCOPES.items() if name.startswith(scopes)}
+    return {"output"} if "output" in found else found
+
+
+def trained(variables: Sequence[Any], frozen: Sequence[str], architecture: Architecture) -> list[Any]:
+    """Return the variables that are in no frozen part.
+
+    Args:
+        variables: variables of a model.
+        frozen: names of parts.
+        architecture: architecture of the model.
+
+    Raises:
+        InputError: no variable is left.
+    """
+    kept = [variable for variable in variables if not parts_of(variable.op.name) & set(frozen)]
+    if not kept:
+        tied = " (the output layer is an embedding here)" if architecture.ties_output else ""
+        raise InputError(f"--freeze={','.join(frozen)} leaves nothing to train{tied}: name fewer parts")
+    return kept

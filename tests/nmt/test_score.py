@@ -12,8 +12,7 @@ import pytest
 
 from nmt.nmt import main as nmt
 from nmt.score import main
-from nmt.scoring.intervals import figures
-from nmt.scoring.score import sacre_bleu
+from nmt.scoring.score import figures, sacre_bleu
 from tests.launch import mpirun
 
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from nmt.checkpoints.best import BestModel, BestScore
-from nmt.checkpoints.run_directory import Store, Storing, set_aside
+from nmt.checkpoints.run_directory import BestModel, BestScore, Store, Storing, set_aside
 from nmt.core.errors import InputError
 
 v1 = tf.compat.v1

@@ -13,7 +13,7 @@ from nmt.checkpoints.transfer import Words, begin_with
 from nmt.core.errors import InputError
 from nmt.nmt import main
 from nmt.text.vocabulary import read_vocabulary, write_vocabulary
-from nmt.train.frozen import parts_of
+from nmt.train.step import parts_of
 from tests.launch import mpirun
 from tests.nmt.runs.test_program import values
 

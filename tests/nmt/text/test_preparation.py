@@ -10,10 +10,9 @@ import pytest
 
 from nmt.core.errors import InputError
 from nmt.prepare import prepare
-from nmt.text.casing import prepared, restored
-from nmt.text.normalization import normalized
 from nmt.text.preparation import PREPARATION, RECORD, Preparation, Recipe, copy_preparation, read_preparation
 from nmt.text.raw_lines import read_lines
+from nmt.text.raw_words import normalized, prepared, restored
 from nmt.text.subwords import learn_pieces
 from nmt.text.tokens import join, split
 
