@@ -61,7 +61,7 @@ def note(variables: Iterable[Any], what: str) -> None:
 def hand_on_notes(variable: Any) -> None:
     """Note of a Keras 3 variable's TensorFlow variable what is noted of the variable.
 
-    While Keras only infers shapes, it makes no TensorFlow variable yet (keras/src/backend/tensorflow/core.py).
+    While Keras only infers shapes, it makes no TensorFlow variable yet (``Variable`` of keras/src/backend/tensorflow).
     """
     made = getattr(variable, "_value", None) if hasattr(variable, "path") else None
     for what in (EACH_RANK, STATISTIC, RANDOM) if made is not None else ():

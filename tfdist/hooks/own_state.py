@@ -34,7 +34,8 @@ _MADE: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
 
 def hook(patches: Patches, job: Job, steps: Steps) -> None:
     """Install the hooks of this module."""
-    where = "keras.src.backend.tensorflow.core:Variable"
+    # The package has the class in every version; the module that defines it has moved in Keras 3.16.
+    where = "keras.src.backend.tensorflow:Variable"
     patches.when_imported(where, patches.replace, "_deferred_initialize", after(hand_on_notes), ("self",))
     there: dict[type, Callable[[Any], None]] = {}
     for where, method, attributes, what in _MADE:
