@@ -36,8 +36,9 @@ def words(source: str, tree: ast.Module) -> set[str]:
     """Return the words of a module's code and texts, without docstrings and comments."""
     starts = {line for _, line, _ in docstrings(tree)}
     found: set[str] = set()
+    texts = {tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}  # since Python 3.12
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.STRING and token.start[0] not in starts or token.type == tokenize.NAME:
+        if token.type in texts and token.start[0] not in starts or token.type == tokenize.NAME:
             found |= set(re.findall(r"\w+", token.string))
     return found
 
