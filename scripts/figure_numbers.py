@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 SCRIPTS = Path(__file__).resolve().parent
-sys.path[:0] = [str(SCRIPTS), str(SCRIPTS / "studies")]
+sys.path.insert(0, str(SCRIPTS))
 
 from mpi_jobs import ROOT, environment, finish, mpirun  # noqa: E402
 from scaling_model import (  # noqa: E402
@@ -26,7 +26,6 @@ from scaling_model import (  # noqa: E402
     ARTICLE_FITTED,
     ARTICLE_MS,
     Cluster,
-    Job,
     fitted,
     ring_bytes,
 )
@@ -51,7 +50,7 @@ def rate() -> Numbers:
         "luong5 from 0.0007, linear warm-up": Schedule(7e-4, 20_000, 2000, "linear", decay_scheme="luong5"),
         "luong234 from 0.0007, t2t warm-up": Schedule(7e-4, 20_000, 2000, "t2t", decay_scheme="luong234"),
     }
-    steps = range(0, 20_001, 100)
+    steps = range(0, 20_001, 400)
     return {"curves": {name: [[n, float(one.rate(tf.constant(n)))] for n in steps] for name, one in schedules.items()}}
 
 
@@ -85,18 +84,15 @@ def divergence() -> Numbers:
 
 def gpus() -> Numbers:
     """Return words a second by GPUs: the article's points, and the model fitted to three of the article's steps."""
-    cluster, job = _fitted()
     words = ARTICLE_WORDS[16] * ARTICLE_MS[16] / 16  # words of a rank's step
-    model = [[n, n * words / (1e3 * job.seconds(cluster, n))] for n in range(1, 17)]
+    model = [[n, n * words / step] for n, step in _milliseconds().items()]
     return {"curves": {"model": model}, "published": [[n, one] for n, one in ARTICLE_WORDS.items()]}
 
 
 def milliseconds() -> Numbers:
     """Return milliseconds a step by ranks: the article's points, and the model."""
-    cluster, job = _fitted()
-    model = [[n, 1e3 * job.seconds(cluster, n)] for n in range(1, 17)]
     return {
-        "curves": {"model": model},
+        "curves": {"model": [[n, step] for n, step in _milliseconds().items()]},
         "published": [[n, one] for n, one in ARTICLE_MS.items()],
         "fitted": ARTICLE_FITTED,
     }
@@ -129,17 +125,17 @@ def strong_scaling(sentences: int = 128, rounds: int = 3, steps: int = 6) -> Num
     fixed, a_sentence = _line([[sentences / n, seconds] for n, seconds in alone.items()])
     table = size.target_words * size.units * 4.0
     others = 4.0 * size.layers * (12 * size.units**2 + 4 * size.units * size.inner)
-    cluster = dataclasses.replace(_fitted()[0], ranks_per_node=1)
+    cluster = dataclasses.replace(_fitted(), ranks_per_node=1)
 
     def compute(n: int) -> float:
         return fixed + a_sentence * sentences / n
 
     def dense(n: int) -> float:
-        return compute(n) + (cluster.all_reduce(table + others, n) if n > 1 else 0.0)
+        return compute(n) + cluster.all_reduce(table + others, n)
 
     def gathered(n: int) -> float:
         rows = table + 2 * TIME * sentences / n * size.units * 4
-        return compute(n) + (cluster.all_reduce(others, n) + cluster.all_gather(rows, n) if n > 1 else 0.0)
+        return compute(n) + cluster.all_reduce(others, n) + cluster.all_gather(rows, n)
 
     nodes = [2**k for k in range(9)]
     ways: dict[str, Callable[[int], float]] = {"dense, predicted": dense, "gathered, predicted": gathered}
@@ -166,8 +162,14 @@ def ladder(data: str, epochs: int = 2) -> Numbers:
     return {"rungs": {name: one["words/s"] for name, one in results.items()}, "results": results}
 
 
-def _fitted() -> tuple[Cluster, Job]:
+def _fitted() -> Cluster:
     return fitted(ARTICLE, ARTICLE_BYTES, {n: ARTICLE_MS[n] / 1e3 for n in ARTICLE_FITTED})
+
+
+def _milliseconds() -> dict[int, float]:
+    """Return the model's milliseconds of a step, by GPUs."""
+    cluster = _fitted()
+    return {n: ARTICLE_MS[1] + 1e3 * cluster.all_reduce(ARTICLE_BYTES, n) for n in range(1, 17)}
 
 
 def _line(points: list[list[float]]) -> tuple[float, float]:
