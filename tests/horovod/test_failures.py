@@ -32,22 +32,6 @@ def test_ranks_that_wait_for_different_operations(tmp_path: Path) -> None:
     assert "'other' has not been begun by rank 1" in finished.errors
 
 
-@pytest.mark.long("the wait is that of all exchanges")
-def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
-    finished = run(
-        tmp_path,
-        """
-        import time
-        hvd.init()
-        if hvd.rank():
-            time.sleep(60)
-        hvd.allreduce(tf.ones([2]))
-        """,
-    )
-    assert finished.code != 0
-    assert "PeerError: allreduce" in finished.errors and "rank 1 busy outside tfdist" in finished.errors
-
-
 def test_an_exception_on_one_rank_ends_the_job(tmp_path: Path) -> None:
     finished = run(
         tmp_path,

@@ -18,7 +18,7 @@ from nmt.options.config import Config
 from nmt.search.string_model import _joined, string_translations
 from nmt.text.tokens import join
 from nmt.text.vocabulary import Vocabulary
-from tests.launch import ROOT, mpirun
+from tests.launch import ROOT
 from tests.nmt.model import graphs
 from tests.nmt.search.test_search import MODELS
 
@@ -100,18 +100,6 @@ def test_the_graph_has_operations_of_tensorflow_alone(raw_run: Path, tmp_path: P
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["model"]
 
 
-@pytest.mark.long("the export of one rank, and test_translate, say the same")
-def test_the_client_translates_what_two_ranks_export(raw_run: Path, tmp_path: Path) -> None:
-    done = mpirun(
-        2, ["-m", "nmt.export", f"--model={raw_run}/run", f"--export_dir={tmp_path}/model"], timeout_seconds=120
-    )
-    assert done.code == 0, done.errors
-    client = [sys.executable, str(CLIENT), f"{tmp_path}/model"]
-    text = (raw_run / "dev.en").read_text()
-    said = subprocess.run(client, input=text, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
-    assert said.stdout.splitlines() == (raw_run / "run/output_dev").read_text().splitlines(), said.stderr
-
-
 @pytest.mark.parametrize("width", [0, 2])
 def test_a_run_that_draws_words(raw_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], width: int) -> None:
     """The export is greedy, or searches with the beam that is asked for."""
@@ -152,20 +140,6 @@ def test_the_client_has_one_message_for_a_mistake(raw_run: Path, tmp_path: Path)
         done = subprocess.run(command, input=data, capture_output=True, timeout=120, cwd=ROOT, check=False)
         last = done.stderr.decode().splitlines()[-1]
         assert done.returncode == 1 and message in last and b"Traceback" not in done.stderr, done.stderr
-
-
-@pytest.mark.long("translations with the client are compared line by line above")
-def test_the_client_ends_lines_as_this_package_does(raw_run: Path, tmp_path: Path) -> None:
-    """A line separator of Unicode ends no line. A reader that goes away ends the client without a message."""
-    assert main(["export", f"--model={raw_run}/run", f"--export_dir={tmp_path}/model"]) == 0
-    lines = ["Ten,\u2028 TEN.\r", "", "Ten."]
-    client = [sys.executable, str(CLIENT), f"{tmp_path}/model"]
-    text = "\n".join(lines).encode()
-    said = subprocess.run(client, input=text, capture_output=True, timeout=120, cwd=ROOT, check=False)
-    assert len(said.stdout.decode().split("\n")) == len(lines) + 1, said.stderr
-    command = ["bash", "-c", '"$0" "$1" "$2" | true; exit ${PIPESTATUS[0]}', *client]
-    said = subprocess.run(command, input=text, capture_output=True, timeout=120, cwd=ROOT, check=False)
-    assert said.returncode == 0 and b"Traceback" not in said.stderr and b"BrokenPipe" not in said.stderr, said.stderr
 
 
 def test_tokens_are_joined_as_in_python() -> None:

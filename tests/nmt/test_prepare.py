@@ -23,7 +23,7 @@ from nmt.text.preparation import recorded_texts
 from nmt.text.subwords import BytePairs, SentencePieces, learn_byte_pairs, learn_pieces
 from nmt.text.tokens import join, split
 from nmt.text.vocabulary import read_vocabulary
-from tests.launch import ROOT, mpirun
+from tests.launch import ROOT
 
 
 def write(directory: Path, texts: dict[str, str]) -> None:
@@ -405,15 +405,3 @@ def test_options_that_contradict_a_directory(
     with pytest.raises(InputError, match=message):
         prepare("in/dev", **arguments)
     assert not Path("new").exists()
-
-
-@pytest.mark.long("each rank is one process")
-def test_under_mpirun_each_rank_does_the_same(numbers: Path) -> None:
-    """It is a command of one process; started on two ranks, it leaves what one process leaves."""
-    flags = [f"--train_prefix={numbers}/in/train", "--src=en", "--tgt=de", f"--apply={numbers}/in/dev", "--bpe=50"]
-    assert main(["prepare", *flags, f"--out_dir={numbers}/one", "--tokenizer=moses"]) == 0
-    done = mpirun(2, ["-m", "nmt.prepare", *flags, f"--out_dir={numbers}/two", "--tokenizer=moses"], timeout_seconds=60)
-    assert done.code == 0, done.errors
-    for path in (path for path in (numbers / "one").glob("**/*") if path.is_file()):
-        assert path.read_bytes() == (numbers / "two" / path.relative_to(numbers / "one")).read_bytes(), path
-    assert len(list((numbers / "two").glob("**/*"))) == len(list((numbers / "one").glob("**/*")))

@@ -16,7 +16,6 @@ import pytest
 from nmt.report import main
 from nmt.reporting.charts import Series, chart
 from nmt.reporting.run_facts import starts_of
-from tests.launch import mpirun
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 
@@ -139,14 +138,6 @@ def test_a_browser_shows_it_without_an_error(raw_run: Path, tmp_path: Path) -> N
         capture_output=True, timeout=120, check=True,
     )  # fmt: skip
     assert picture.stat().st_size > 20_000
-
-
-@pytest.mark.long("test_translate runs a program on two ranks")
-def test_ranks_write_one_page(raw_run: Path, tmp_path: Path) -> None:
-    flags = [f"{raw_run}/run", f"--output={tmp_path}/page.html"]
-    done = mpirun(2, ["-m", "nmt.report", *flags], timeout_seconds=120)
-    assert done.code == 0 and done.output.splitlines() == [f"# {tmp_path}/page.html"], done.errors
-    assert (tmp_path / "page.html").read_text().count("class=attention") == 3
 
 
 def test_starts_of_a_history() -> None:

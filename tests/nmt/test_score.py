@@ -13,7 +13,6 @@ import pytest
 from nmt.nmt import main as nmt
 from nmt.score import main
 from nmt.scoring.score import figures, sacre_bleu
-from tests.launch import mpirun
 
 
 def scored(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, list[str], str]:
@@ -82,13 +81,6 @@ def test_a_run_with_another_search(raw_run: Path, tmp_path: Path, capsys: pytest
     (tmp_path / "run/hparams").write_text(json.dumps(hparams | other))
     files = [f"--source={raw_run}/dev.en", f"--target={raw_run}/dev.de"]
     assert scored(capsys, f"--model={tmp_path}/run", *files)[:2] == (0, expected)
-
-
-@pytest.mark.long("test_translate shares lines")
-def test_ranks_share_the_pairs(raw_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    done = mpirun(2, ["-m", "nmt.score", *pairs(raw_run)], timeout_seconds=120)
-    assert done.code == 0, done.errors
-    assert done.output.splitlines() == scored(capsys, *pairs(raw_run))[1]
 
 
 def test_metrics_with_signatures_and_intervals(

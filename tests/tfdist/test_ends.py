@@ -106,23 +106,6 @@ def test_children_are_no_ranks(tmp_path: Path) -> None:
     assert finished.errors.count("was started by rank 0, not by the launcher") == 1, finished.errors
 
 
-@pytest.mark.long("TestWhoseChild says the same")
-def test_a_launcher_started_by_a_rank_has_ranks(tmp_path: Path) -> None:
-    inner = tmp_path / "inner.py"
-    inner.write_text("import numpy as np, tfdist\nprint('inner', tfdist.all_reduce(np.ones(1) + tfdist.rank(), 'sum'))")
-    finished = job(
-        tmp_path,
-        f"""
-        import subprocess
-        if rank == 0:
-            subprocess.run(["mpirun", "-n", "2", sys.executable, {str(inner)!r}], check=True)
-        tfdist.barrier()
-        """,
-    )
-    assert finished.code == 0, finished
-    assert finished.output.count("inner [3.]") == 2, finished
-
-
 def test_a_program_that_was_put_into_a_ranks_process() -> None:
     script = "import os; os.environ['_TFDIST_RANK'] = f'{os.getpid()} 0 OMPI_COMM_WORLD_RANK=0'; import tfdist"
     said = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}

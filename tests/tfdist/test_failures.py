@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import textwrap
 from pathlib import Path
@@ -98,38 +97,6 @@ def test_an_exception_on_all_ranks_is_told_once(tmp_path: Path) -> None:
     assert finished.errors.count("ValueError: bad luck") == 1
 
 
-@pytest.mark.long("test_an_exception_on_one_rank")
-def test_an_exception_in_a_graph_operation(tmp_path: Path) -> None:
-    finished = job(
-        tmp_path,
-        """
-        start()
-        def read():
-            if rank == 1:
-                raise OSError("disk on fire")
-            return np.float32(0)
-        session.run([step, tf.numpy_function(read, [], tf.float32)])
-        session.run(step)
-        """,
-    )
-    assert_ended(finished, "rank 1 of 2 failed", "disk on fire")
-
-
-@pytest.mark.long("the launcher's own doing")
-def test_a_killed_rank(tmp_path: Path) -> None:
-    finished = job(
-        tmp_path,
-        """
-        start()
-        for number in range(1000000):
-            if rank == 1 and number == 3:
-                os.kill(os.getpid(), signal.SIGKILL)
-            session.run(step)
-        """,
-    )
-    assert_ended(finished)
-
-
 def test_a_rank_that_exits(tmp_path: Path) -> None:
     finished = job(
         tmp_path,
@@ -140,25 +107,6 @@ def test_a_rank_that_exits(tmp_path: Path) -> None:
         """,
     )
     assert_ended(finished, "rank 1 ended while rank 0 waits in average of gradients 0, step 7", "tfdist.shard")
-
-
-@pytest.mark.long("test_a_rank_that_stops_is_named_with_bucket_and_step")
-def test_a_rank_that_never_comes(tmp_path: Path) -> None:
-    finished = job(
-        tmp_path,
-        """
-        start()
-        session.run(step)
-        if rank == 1:
-            time.sleep(1000)
-        session.run(step)
-        """,
-        TFDIST_STALL_SECONDS="2",
-        TFDIST_STALL_ABORT_SECONDS="5",
-    )
-    assert_ended(
-        finished, "missing: rank 1 busy outside tfdist", "rank 0 has waited 5 s", "average of gradients 0, step 2"
-    )
 
 
 def test_work_alone_is_excused(tmp_path: Path) -> None:
@@ -228,14 +176,6 @@ def test_abort_prints_one_message(tmp_path: Path) -> None:
     assert finished.errors.count("config.json is missing") == 1
 
 
-@pytest.mark.long("core/test_settings.py has them; test_settings_that_differ_between_ranks ends as it does")
-def test_a_setting_out_of_range(tmp_path: Path) -> None:
-    finished = job(tmp_path, "", TFDIST_BUCKET_MB="big")
-    assert_ended(finished, "TFDIST_BUCKET_MB='big' is out of range")
-    assert finished.errors.count("out of range") == 1
-    assert "Traceback" not in finished.errors
-
-
 def test_mpi_that_cannot_be_loaded(tmp_path: Path) -> None:
     """If the launcher has no MPI library, one message gives the remedy, without a traceback."""
     (tmp_path / "mpi4py").mkdir()
@@ -256,18 +196,6 @@ def test_mpirun_of_another_mpi() -> None:
     assert "Traceback" not in finished.errors
 
 
-@pytest.mark.long("test_mpirun_of_another_mpi")
-def test_mpirun_of_another_mpi_that_tells_no_size() -> None:
-    """Rank 0 may be a job of one rank; rank 1 cannot, and its failure ends the job."""
-    ask = (
-        "from tfdist.core.environment import Launch; from tfdist.mpi._world import problem; "
-        "print('|'.join(problem(Launch(None, r)) for r in (0, 1)))"
-    )
-    finished = run([sys.executable, "-c", ask], 60, {})
-    assert finished.code == 0, finished
-    assert finished.output.startswith("|the launcher started rank 1, but MPI sees a job of 1:")
-
-
 def test_settings_that_differ_between_ranks(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     own = "os.environ.get('PMI_RANK', os.environ.get('OMPI_COMM_WORLD_RANK'))"
@@ -281,14 +209,6 @@ def test_a_variable_that_is_no_setting_refuses_no_job() -> None:
     finished = mpirun(2, ["-c", "import tfdist"], 60, {"TFDIST_ROOT": "/opt/tfdist"})
     assert finished.code == 0, finished
     assert finished.errors.count("TFDIST_ROOT: no settings of tfdist, without effect") == 1
-
-
-@pytest.mark.long("test_settings_that_differ_between_ranks")
-def test_numbers_of_accumulated_steps_that_differ_between_ranks(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    own = "os.environ.get('PMI_RANK', os.environ.get('OMPI_COMM_WORLD_RANK'))"
-    script.write_text(f"import os\nos.environ['TFDIST_ACCUMULATE_STEPS'] = str(2 + int({own}))\nimport tfdist\n")
-    assert_ended(mpirun(2, [str(script)], 60), "TFDIST_ACCUMULATE_STEPS is 2 on rank 0, but 3 on rank 1")
 
 
 def test_configuring_ranks_differently(tmp_path: Path) -> None:
@@ -318,40 +238,6 @@ def test_a_rank_whose_memory_cannot_be_mapped_any_more(tmp_path: Path) -> None:
     assert_ended(finished, "the memory of rank 0 cannot be mapped", "Bad address", "step 2, bucket 0 (w)")
 
 
-@pytest.mark.long("test_a_rank_whose_memory_cannot_be_mapped_any_more")
-def test_a_rank_whose_rows_cannot_be_mapped_any_more(tmp_path: Path) -> None:
-    body = """
-        e = v1.get_variable("e", [5, 3], initializer=v1.zeros_initializer())
-        lookup = tf.reduce_sum(tf.nn.embedding_lookup(e, [rank, 4]))
-        of_rows = v1.train.GradientDescentOptimizer(0.1).minimize(lookup)
-        start()
-        session.run(of_rows)
-        assert np.allclose(session.run(e)[4], -0.1), session.run(e)
-        if rank == 1:
-            refuse()
-        session.run(of_rows)
-        """
-    finished = job(tmp_path, UNMAPPABLE + body)
-    assert_ended(finished, "the memory of rank 0 cannot be mapped", "Bad address", "step 2, rows of e")
-
-
-@pytest.mark.long("test_a_rank_whose_memory_cannot_be_mapped_any_more")
-def test_memory_of_other_ranks_that_may_not_be_mapped(tmp_path: Path) -> None:
-    """Gradients and rows then go through MPI, and one message says so."""
-    body = """
-        e = v1.get_variable("e", [5, 3], initializer=v1.zeros_initializer())
-        of_rows = v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(tf.nn.embedding_lookup(e, [rank, 4])))
-        start(1 << 18)
-        mapped_memory.mapped = refused
-        session.run([step, of_rows])
-        assert np.allclose(session.run(w)[0], 1 - 0.1 * 0.5), session.run(w)
-        assert np.allclose(session.run(e)[4], -0.1), session.run(e)
-        """
-    finished = job(tmp_path, UNMAPPABLE + body)
-    assert finished.code == 0, finished
-    assert finished.errors.count("cannot map each other's memory ([Errno 14] Bad address)") == 1
-
-
 @pytest.mark.parametrize(
     "node_size", ["0", pytest.param("1", marks=pytest.mark.long("tests/cluster/test_faults.py has other machines"))]
 )
@@ -377,34 +263,6 @@ def test_a_rank_that_stops_is_named_with_bucket_and_step(tmp_path: Path, node_si
     assert_ended(finished, "rank 0 waited", "step 5, bucket 0 (w)", missing)
 
 
-@pytest.mark.long("test_different_steps_on_different_ranks")
-def test_a_fetch_that_depends_on_the_rank(tmp_path: Path) -> None:
-    finished = job(
-        tmp_path,
-        """
-        start()
-        other = v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(w * 2.0))
-        for number in range(3):
-            session.run(step if rank == 0 else other)
-        """,
-        TFDIST_STALL_ABORT_SECONDS="20",
-    )
-    assert_ended(finished, "rank 0 waits in average of gradients 0", "rank 1 waits in average of gradients 1")
-
-
-@pytest.mark.long("test_a_rank_that_exits")
-def test_data_that_end_at_different_steps(tmp_path: Path) -> None:
-    finished = job(
-        tmp_path,
-        """
-        start()
-        for number in range(3 + rank):
-            session.run(step)
-        """,
-    )
-    assert_ended(finished, "rank 0 ended while rank 1 waits", "Give all ranks equal data")
-
-
 @pytest.mark.long("test_different_steps_on_different_ranks, and cases_engine joins")
 def test_join_cannot_stand_in_for_a_broadcast(tmp_path: Path) -> None:
     finished = job(
@@ -418,24 +276,6 @@ def test_join_cannot_stand_in_for_a_broadcast(tmp_path: Path) -> None:
         """,
     )
     assert_ended(finished, "tfdist.join cannot stand in for this rank")
-
-
-@pytest.mark.long("trace/test_trace.py writes one")
-def test_a_timeline_is_written_at_exit(tmp_path: Path) -> None:
-    finished = job(
-        tmp_path,
-        """
-        start()
-        for number in range(5):
-            session.run(step)
-        """,
-        TFDIST_TIMELINE=str(tmp_path / "trace.json"),
-    )
-    assert finished.code == 0, finished
-    trace = json.loads((tmp_path / "trace.json").read_text())
-    assert {"wait", "reduce"} <= {event["name"] for event in trace}
-    assert [e["name"] for e in trace if e["ph"] == "i" and e["pid"] == 1] == [f"step {n}" for n in range(1, 6)]
-    assert "the timeline is in" in finished.errors
 
 
 @pytest.mark.parametrize(
@@ -465,27 +305,6 @@ def test_a_killed_rank_leaves_what_it_did_last(tmp_path: Path, setting: str) -> 
     assert "first difference: average of gradients" in told.output, told
     assert "rank 1 did not come" in told.output
     assert "    busy (" in told.output
-
-
-KERAS = """
-import keras, numpy as np, tfdist
-rank = tfdist.rank()
-model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
-model.compile("sgd", "mse")
-x = np.random.RandomState(rank).rand(40, 2)
-class Stop(keras.callbacks.Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        if rank == 1 and batch == 3:
-            raise OSError('disk on fire')
-model.fit(x, x[:, :1], batch_size=4, epochs=2, verbose=0, callbacks=[Stop()])
-"""
-
-
-@pytest.mark.long("test_an_exception_on_one_rank, and Keras leaves exceptions alone")
-def test_a_callback_of_keras_that_fails_on_one_rank(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(KERAS)
-    assert_ended(mpirun(2, [str(script)], 60), "rank 1 of 2 failed")
 
 
 def test_a_caught_peer_error_leaves_memory_alone(tmp_path: Path) -> None:

@@ -43,14 +43,6 @@ def trained(toy: Any, *flags: str, name: str = "out") -> dict[str, np.ndarray]:
     return values(str(latest(out)))
 
 
-@pytest.mark.long("test_flags_without_effect_say_so")
-def test_flags_without_effect_have_none(toy: Any) -> None:
-    plain = trained(toy)
-    other = trained(toy, "--max_train=3", "--scope=x", "--notime_major", "--jobid=2", name="other")
-    for name, value in plain.items():
-        np.testing.assert_array_equal(other[name], value, err_msg=name)
-
-
 def test_share_vocab_has_one_embedding(toy: Any) -> None:
     write_vocabulary(toy.directory / "vocab.en", [*WORDS, *(word.upper() for word in WORDS)])  # contains vocab.de
     names = trained(toy, "--share_vocab").keys()
@@ -142,22 +134,6 @@ def test_pretrained_embeddings(toy: Any, capsys: pytest.CaptureFixture[str]) -> 
     infer = [f"--inference_input_file={toy.directory}/dev.en", f"--inference_output_file={toy.directory}/x"]
     assert main([f"--out_dir={toy.directory}/out", *infer]) == 0
     assert "neither" in refused(toy.flags(f"--embed_prefix={toy.directory}/none"), capsys)
-
-
-@pytest.mark.long("model/test_embedding_tables.py")
-def test_partitions_leave_the_result(toy: Any) -> None:
-    plain = trained(toy)
-    cut = trained(toy, "--num_embeddings_partitions=3", name="cut")
-    for name, value in plain.items():
-        np.testing.assert_allclose(cut[name], value, rtol=1e-5, atol=1e-7, err_msg=name)
-
-
-@pytest.mark.long("model/test_sampled_softmax.py")
-def test_sampled_softmax_trains_otherwise(toy: Any) -> None:
-    plain = trained(toy)
-    sampled = trained(toy, "--num_sampled_softmax=3", name="sampled")
-    name = "dynamic_seq2seq/decoder/output_projection/kernel"
-    assert sampled[name].shape == plain[name].shape and np.abs(sampled[name] - plain[name]).max() > 1e-4
 
 
 def test_completed_vocabularies_lie_in_out_dir(toy: Any) -> None:

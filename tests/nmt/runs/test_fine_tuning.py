@@ -14,7 +14,6 @@ from nmt.core.errors import InputError
 from nmt.nmt import main
 from nmt.text.vocabulary import read_vocabulary, write_vocabulary
 from nmt.train.step import parts_of
-from tests.launch import mpirun
 from tests.nmt.runs.test_program import values
 
 TABLES = ("embeddings/encoder/embedding_encoder", "embeddings/decoder/embedding_decoder")
@@ -69,16 +68,6 @@ def test_rows_of_words_that_both_vocabularies_have(
         for number, word in enumerate(new):
             wanted = tables[0][old[side].index(word)] if word in old[side] else tables[2][number]
             np.testing.assert_array_equal(tables[1][number], wanted, err_msg=f"{name} {word}")
-
-
-@pytest.mark.long("cases_variables shares what rank 0 restores")
-def test_ranks_begin_alike(toy: Any) -> None:
-    assert main(toy.flags()) == 0
-    flags = toy.flags(f"--out_dir={toy.directory}/two", f"--init_from={toy.directory}/out", "--num_train_steps=2")
-    done = mpirun(2, ["-m", "nmt.nmt", *flags], timeout_seconds=120)
-    assert done.code == 0, done.errors
-    first, trained = (values(f"{toy.directory}/{name}") for name in ("two/translate.ckpt-0", "out/translate.ckpt-6"))
-    np.testing.assert_array_equal(first[OUTPUT], trained[OUTPUT])
 
 
 @pytest.mark.parametrize(

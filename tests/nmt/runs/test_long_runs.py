@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,35 +13,9 @@ import pytest
 from nmt.checkpoints.checkpoint import latest, step_of
 from nmt.nmt import main
 from nmt.prepare import prepare
-from tests.launch import TFDIST_RUN, mpirun, run
+from tests.launch import TFDIST_RUN, run
 from tests.nmt.runs.test_program import values
 from tests.nmt.runs.test_ranks_of_the_program import program
-from tfdist.launch import launchers
-
-
-def figures(output: str) -> list[str]:
-    """Return the lines with perplexities and scores, without times."""
-    found = re.findall(r"^  (?:eval|bleu|rouge|sacrebleu|chrf) .*|^# (?:Final|Best).*", output, re.MULTILINE)
-    return [re.sub(r", time.*| step-time.*?(?= ppl)|, \w{3} \w{3}.*", "", line) for line in found]
-
-
-@pytest.mark.long("cases_nmt shares translation and perplexity")
-def test_a_shared_evaluation_says_what_rank_0_says(toy: Any) -> None:
-    said, translated = [], []
-    for mode in ("rank0", "shared"):
-        out = toy.directory / mode
-        flags = toy.flags(
-            "--dropout=0", f"--out_dir={out}", f"--eval_mode={mode}", "--metrics=bleu,rouge", "--avg_ckpts"
-        )
-        done = program(
-            2, [*flags, "--num_keep_ckpts=2", "--steps_per_external_eval=2", f"--test_prefix={toy.directory}/dev"]
-        )
-        assert done.code == 0, done.errors
-        said.append(figures(done.output.replace(str(out), "OUT")))
-        translated.append((out / "output_dev").read_text() + (out / "output_avg_test").read_text())
-    assert said[0] == said[1] and len(said[0]) > 20
-    assert translated[0] == translated[1]
-
 
 # A rank sends itself a signal in the middle of the run, another signal in each attempt. It does not signal the
 # launcher, because launchers differ in their reaction to signals.
@@ -59,29 +32,6 @@ def signalled(self, step, part):
     return batch(self, step, part)
 Prefetcher.batch = signalled
 sys.exit(main(sys.argv[1:]))
-"""
-
-
-# Kill both mpirun and its proxy, the rank's parent: with some launchers, each kills the ranks when the other ends.
-UNSEEN = """
-import os, signal, sys, time
-from pathlib import Path
-import tfdist
-from nmt.nmt import main
-from nmt.train.prefetch import Prefetcher
-batch = Prefetcher.batch
-def unseen(self, step, part):
-    if step == 18 and tfdist.rank() == tfdist.size() - 1:
-        parent = os.getppid()
-        grandparent = int(Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[1])
-        os.kill(parent, signal.SIGKILL)
-        os.kill(grandparent, signal.SIGKILL)
-        time.sleep(4)
-    return batch(self, step, part)
-Prefetcher.batch = unseen
-code = main(sys.argv[2:])
-Path(sys.argv[1], f"code{tfdist.rank()}").write_text(str(code))
-sys.exit(code)
 """
 
 
@@ -214,23 +164,6 @@ def test_a_run_that_was_killed_and_stopped_goes_on_as_if_it_had_not(
     continued = values(str(latest(out)))
     for variable, value in values(str(latest(straight))).items():
         np.testing.assert_array_equal(continued[variable], value, err_msg=variable)
-
-
-@pytest.mark.long("the signal is that of the test above, and tests/tfdist/test_ends.py shows that it comes")
-def test_a_run_whose_launcher_is_killed_saves(toy: Any) -> None:
-    if "Open MPI" in launchers.facts_here(sys.executable)["mpi"]:
-        pytest.skip("Open MPI ends ranks without a launcher at their next call of MPI")
-    flags = toy.flags("--num_train_steps=400", "--noevaluate_epochs", "--steps_per_external_eval=0")
-    script = toy.directory / "unseen.py"
-    script.write_text(UNSEEN)
-    assert mpirun(2, [str(script), str(toy.directory), *flags], timeout_seconds=300).code != 0
-    codes = [toy.directory / f"code{rank}" for rank in range(2)]
-    deadline = time.monotonic() + 30
-    while not all(file.exists() and file.read_text() for file in codes):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    assert [file.read_text() for file in codes] == ["0", "0"]
-    assert 18 <= step_of(str(latest(toy.directory / "out"))) <= 20
 
 
 def test_early_stopping_ends_with_a_full_evaluation(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -169,41 +169,6 @@ def test_a_run_that_diverges_goes_back(
         np.testing.assert_array_equal(value, theirs[name], name)
 
 
-@pytest.mark.long("test_a_run_that_diverges_goes_back and tests/nmt/train/test_divergence.py")
-def test_a_half_that_works_after_a_divergence_in_the_beginning_is_quartered(
-    toy: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The run equals one with 1/8 of the rate, bit for bit. Without step 0's checkpoint, it goes back to step 2."""
-    monkeypatch.setattr("nmt.train.divergence.WINDOW_STEPS", 2)
-    monkeypatch.setattr("nmt.train.divergence._TRIAL_STEPS", 3)
-    flags = ["--num_train_steps=8", "--steps_per_external_eval=2", "--divergence=rewind"]
-    for kept, back_to in ((5, 0), (1, 2)):
-        found = ["it rises"]
-        monkeypatch.setattr("nmt.train.divergence.Rise.see", lambda self, step, loss, f=found: f.pop() if f else "")
-        out, other = toy.directory / f"out{kept}", toy.directory / f"other{kept}"
-        assert main(toy.flags(*flags, f"--num_keep_ckpts={kept}", f"--out_dir={out}")) == 0
-        text = capsys.readouterr().out
-        assert "Going back to step 0 with 1/2 of the learning rate" in text
-        assert "up to step 3, but with twice that rate it does: too near to train well. Going back to " in text
-        assert f"Going back to step {back_to} with 1/8 of the learning rate" in text
-        if kept > 1:
-            assert main(toy.flags(*flags, "--learning_rate=0.125", f"--out_dir={other}")) == 0
-            ours, theirs = values(f"{out}/translate.ckpt-8"), values(f"{other}/translate.ckpt-8")
-            assert ours.keys() == theirs.keys()
-            for name, value in ours.items():
-                np.testing.assert_array_equal(value, theirs[name], name)
-
-
-@pytest.mark.long("test_a_run_that_diverges_goes_back")
-def test_a_run_that_diverges_always_ends(
-    toy: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("nmt.runs.training_run._MOST_REWINDS", 1)
-    flags = toy.flags("--learning_rate=1e38", "--max_gradient_norm=1e30", "--divergence=rewind")
-    told = refused(flags, capsys)
-    assert "halved 1 times without success" in told and "perplexity" in told
-
-
 @pytest.mark.long("test_a_run_that_diverges_goes_back")
 def test_a_divergence_that_no_checkpoint_was_before(
     toy: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -289,23 +254,6 @@ def test_a_text_that_does_not_fit_the_model_is_told(
     assert "relative to the directory where its training was started" in refused(infer, capsys)
     monkeypatch.chdir(toy.directory)
     assert main(infer) == 0
-
-
-@pytest.mark.long("output of tests/nmt/core/test_standard_output.py, by the program")
-def test_names_that_the_output_cannot_show(toy: Any) -> None:
-    flags = toy.flags("--num_train_steps=1", f"--out_dir={toy.directory}/Übung")
-    for more, code in (
-        ({"PYTHONIOENCODING": "ascii"}, 0),
-        ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, 1),
-    ):
-        environment = {**os.environ, **more, "TF_CPP_MIN_LOG_LEVEL": "3"}
-        command = [sys.executable, "-m", "nmt.nmt", *flags]
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False
-        )
-        assert done.returncode == code, (more, done.stderr)
-        assert ("set LC_ALL=C.UTF-8 or PYTHONUTF8=1" in done.stderr) == bool(code)
-    assert (toy.directory / "Übung" / "translate.ckpt-1.index").exists()
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -79,17 +79,6 @@ def test_checkpoints_need_be_seen_by_rank_0_only(toy: Any) -> None:
     assert tf.train.latest_checkpoint(toy.directory / "out").endswith("translate.ckpt-6")
 
 
-@pytest.mark.long("a run that was stopped and goes on gives the same as one that was not")
-def test_the_same_command_gives_the_same_run(toy: Any) -> None:
-    found = []
-    for name in ("one", "two"):
-        done = program(2, toy.flags("--dropout=0.3", f"--out_dir={toy.directory}/{name}"))
-        assert done.code == 0, done.errors
-        found.append(values(str(latest(toy.directory / name))))
-    for name, value in found[0].items():
-        np.testing.assert_array_equal(found[1][name], value, err_msg=name)
-
-
 def test_ranks_translate_and_another_number_of_ranks_goes_on(toy: Any) -> None:
     assert main(toy.flags("--num_train_steps=1")) == 0
     text, out = toy.directory / "dev.en", toy.directory / "out"

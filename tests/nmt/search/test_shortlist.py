@@ -10,15 +10,12 @@ import pytest
 import tensorflow as tf
 
 from nmt.core.errors import InputError
-from nmt.model.lstm.translator import LSTMTranslator
-from nmt.model.parts.initializers import initializer
 from nmt.search.beam_search import beam_search
-from nmt.search.ensemble import Ensemble
 from nmt.search.greedy import greedy_search
 from nmt.search.shortlist import Shortlist, ShortlistTranslator, read_shortlist
 from nmt.text.vocabulary import Vocabulary, write_vocabulary
 from tests.nmt.model import graphs
-from tests.nmt.model.graphs import EOS, SOS, v1
+from tests.nmt.model.graphs import EOS, SOS
 from tests.nmt.model.oracle_model import OracleModel
 from tests.nmt.search.oracle_search import beam, greedy
 from tests.nmt.search.test_search import LENGTHS, MODELS, padded
@@ -86,33 +83,6 @@ def test_search_is_that_over_the_words_of_each_sentence(kind: str) -> None:
             np.testing.assert_allclose(scores[k], [one.score for one in wanted], rtol=1e-4, err_msg=f"k {k}")
             assert words[best[k]].tolist() == padded(greedy(expected, row, 9, SOS, EOS), best.shape[1], EOS), k
     assert best.shape != free.shape or (words[best] != free).any()
-
-
-@pytest.mark.long("test_ensemble.py, and the search above")
-def test_an_ensemble_is_the_mean_over_the_words_of_each_sentence() -> None:
-    """Members' probabilities are over the sentence's own words, whatever other sentences the batch has."""
-    rows, shape = graphs.sentences(LENGTHS, 11), graphs.architecture(**MODELS["attention"])
-    source, own = graphs.time_major(rows, EOS), shortlist()
-    with tf.Graph().as_default(), v1.Session() as session:
-        members = []
-        for seed in (5, 6):
-            with v1.variable_scope(f"model_{seed}"):
-                members.append(LSTMTranslator(shape, initializer("uniform", 2.0, seed=seed)))
-        session.run(v1.global_variables_initializer())
-
-        def search(columns: slice) -> list[list[int]]:
-            words, closed = own.of(source[:, columns], 5)
-            some: Any = ShortlistTranslator(Ensemble(members), tf.constant(words), tf.constant(closed))
-            arguments = tf.constant(source[:, columns]), tf.constant(LENGTHS[columns]), tf.constant(9)
-            ids, scores = session.run(beam_search(some, *arguments, own.places[1], own.places[2], 4, 1.0))
-            found.extend(scores.tolist())
-            return [[word for word in words[best].tolist() if word != EOS] for best in ids[:, 0]]
-
-        found: list[list[float]] = []
-        together = search(slice(None))
-        alone = [search(slice(k, k + 1))[0] for k in range(len(rows))]
-    assert together == alone
-    np.testing.assert_allclose(found[: len(rows)], found[len(rows) :], rtol=1e-4)
 
 
 @pytest.mark.parametrize("specials", [(0, 7, 4), (0, 5, 5), (0, 0, 4)])

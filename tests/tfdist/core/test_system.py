@@ -7,15 +7,12 @@ processes. The test of barriers checks that memory barriers order what the ranks
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.launch import ROOT, Finished, mpirun
+from tests.launch import Finished, mpirun
 from tests.tfdist.sgd_step import STEP
 from tfdist.core import system
 from tfdist.mpi._barrier import ROW_BYTES, Barrier
@@ -85,25 +82,6 @@ def test_ranks_train_by_mpis_messages(tmp_path: Path) -> None:
 def test_a_lost_rank_is_a_failure(tmp_path: Path) -> None:
     finished = elsewhere(tmp_path, TRAINING, "leave")
     assert finished.code and finished.seconds < 60, finished.errors
-
-
-@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="only root can hide /proc")
-@pytest.mark.long("test_ranks_train has the same in the ranks; here /proc is missing for their companions, too")
-def test_without_proc_for_all_processes(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import numpy, tfdist\nprint('sum', tfdist.all_reduce(numpy.array(tfdist.rank() + 1.0), 'sum'))\n"
-    )
-    line = f"mount -t tmpfs none /proc && exec mpirun -n 2 {sys.executable} {program}"
-    done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", line],
-        cwd=ROOT,
-        env={**os.environ, "MPIR_CVAR_CH4_NETMOD": "ofi"},  # UCX needs /proc itself
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0 and done.stdout.count("sum 3.0") == 2, done.stdout + done.stderr
 
 
 def test_answers_without_linux(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
