@@ -58,8 +58,16 @@ def divergence() -> Numbers:
     """Train at a good learning rate and at ten times that rate; return the perplexities and the guard's step."""
     with tempfile.TemporaryDirectory() as folder:
         text, data = Path(folder, "text"), Path(folder, "data")
-        _run("nmt.phrasebook", f"--out_dir={text}")
-        _run("nmt.prepare", f"--train_prefix={text}/train", "--src=en", "--tgt=de", f"--out_dir={data}", "--bpe=500")
+        _run(str(SCRIPTS / "phrasebook.py"), f"--out_dir={text}")
+        _run(
+            "-m",
+            "nmt.prepare",
+            f"--train_prefix={text}/train",
+            "--src=en",
+            "--tgt=de",
+            f"--out_dir={data}",
+            "--bpe=500",
+        )
         common = [
             "--src=en", "--tgt=de", f"--train_prefix={data}/train", f"--dev_prefix={text}/dev",
             f"--vocab_prefix={data}/vocab", "--subword_option=bpe", "--model_family=transformer", "--num_units=128",
@@ -179,8 +187,8 @@ def _line(points: list[list[float]]) -> tuple[float, float]:
     return max(0.0, mean_y - slope * mean_x), slope
 
 
-def _run(module: str, *flags: str) -> None:
-    subprocess.run([sys.executable, "-m", module, *flags], check=True, env=environment(), stdout=subprocess.DEVNULL)
+def _run(*arguments: str) -> None:
+    subprocess.run([sys.executable, *arguments], check=True, env=environment(), stdout=subprocess.DEVNULL)
 
 
 def _ranks(*flags: str, fails: bool = False) -> subprocess.CompletedProcess[str]:

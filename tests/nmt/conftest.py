@@ -12,13 +12,13 @@ import pytest
 import tensorflow as tf
 
 import tfdist
-from nmt.demo.toy_language import phrasebook
 from nmt.model.lstm.architecture import LSTMArchitecture
 from nmt.nmt import main as program
 from nmt.prepare import prepare
 from nmt.reporting.heatmap import heatmap
 from nmt.text.corpus import ParallelCorpus, open_parallel
 from nmt.text.vocabulary import Vocabulary, write_vocabulary
+from scripts.phrasebook import phrasebook
 
 WORDS = list("abcdefg")
 

@@ -17,12 +17,12 @@ import pytest
 
 import nmt.prepare
 from nmt.core.errors import InputError
-from nmt.demo.toy_language import phrasebook
 from nmt.prepare import main, prepare
 from nmt.text.preparation import recorded_texts
 from nmt.text.subwords import BytePairs, SentencePieces, learn_byte_pairs, learn_pieces
 from nmt.text.tokens import join, split
 from nmt.text.vocabulary import read_vocabulary
+from scripts.phrasebook import phrasebook
 from tests.launch import ROOT
 
 

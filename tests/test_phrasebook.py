@@ -1,21 +1,21 @@
-"""nmt.phrasebook: held-out sentences are new, and their parts are in training."""
+"""The demo's phrasebook: held-out sentences are new, and their parts are in training."""
 
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
-from nmt.demo import toy_language as book
-from nmt.demo.number_words import german_number, german_ordinal, german_year
-from nmt.demo.toy_language import Pair, held_out_numbers, phrasebook
-from nmt.phrasebook import main
+from scripts import phrasebook as book
+from scripts.phrasebook import Pair, held_out_numbers, number_words, phrasebook
+from tests.launch import run
 
 # Every number of a German sentence is one word.
-GERMAN_NUMBERS = {german_number(n): n for n in range(10_000)}
-GERMAN_NUMBERS |= {german_ordinal(n) + ending: n for n in range(1, 100) for ending in ("e", "en")}
-GERMAN_NUMBERS |= {german_year(n): n for n in range(1500, 2000) if n % 100 >= 10}
+GERMAN_NUMBERS = {number_words(n).de: n for n in range(10_000)}
+GERMAN_NUMBERS |= {number_words(n, "ordinal").de + ending: n for n in range(1, 100) for ending in ("", "n")}
+GERMAN_NUMBERS |= {number_words(n, "year").de: n for n in range(1500, 2000) if n % 100 >= 10}
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3])
@@ -85,48 +85,22 @@ def test_same_seed_same_corpus() -> None:
     assert phrasebook(50, 1, 20)["train"] == phrasebook(100, 1, 20)["train"][:50]
 
 
-def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_by_hand() -> None:
+    assert number_words(2345)[:2] == (
+        "two thousand three hundred and forty five",
+        "zweitausenddreihundertfünfundvierzig",
+    )
+    assert number_words(21, "ordinal")[:2] == ("twenty first", "einundzwanzigste")
+    assert number_words(1942, "year")[:2] == ("nineteen forty two", "neunzehnhundertzweiundvierzig")
+
+
+def test_command(tmp_path: Path) -> None:
     out_dir = tmp_path / "new" / "corpus"
-    assert main(["phrasebook", f"--out_dir={out_dir}", "--pairs=20", "--seed=3"]) == 0
-    assert {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in out_dir.iterdir()} == {
-        "train.en": 20,
-        "train.de": 20,
-        "dev.en": 500,
-        "dev.de": 500,
-        "test.en": 500,
-        "test.de": 500,
+    done = run([sys.executable, "scripts/phrasebook.py", f"--out_dir={out_dir}", "--pairs=20", "--seed=3"], 60)
+    assert done.code == 0 and "20 pairs for training, 500 each" in done.output
+    lines = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in out_dir.iterdir()}
+    assert lines == {
+        f"{part}.{side}": n for part, n in (("train", 20), ("dev", 500), ("test", 500)) for side in ("en", "de")
     }
-    assert "20 pairs for training, 500 each" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        ([], 1, "Missing --out_dir"),
-        (["--out_di=x"], 1, "Did you mean: out_dir"),
-        (["--out_dir=x", "surplus"], 1, "Unexpected argument 'surplus'"),
-        (["--out_dir=x", "--pairs=many"], 1, "pairs"),
-        (["--out_dir=x", "--pairs=0"], 1, "--pairs=0"),
-    ],
-)
-def test_wrong_options(
-    arguments: list[str],
-    code: int,
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["phrasebook", *arguments]) == code
-    captured = capsys.readouterr()
-    assert message in captured.err
-    assert len(captured.err.splitlines()) == 1
-    assert not list(tmp_path.iterdir())
-
-
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["phrasebook", "--help"]) == 0
-    text = capsys.readouterr().out
-    assert "python -m nmt.phrasebook --out_dir=D" in text
-    assert "--pairs" in text
+    done = run([sys.executable, "scripts/phrasebook.py", f"--out_dir={tmp_path}/x", "--pairs=0"], 60)
+    assert done.code == 2 and "0 and 500 pairs: give 1 to 100000" in done.errors and not (tmp_path / "x").exists()
