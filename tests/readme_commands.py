@@ -1,14 +1,15 @@
 """Commands in README files: this module finds them, and runs them as far as that is cheap.
 
 Commands are lines of fenced blocks without a language, lines of indented blocks, and text between backticks that
-begins with a program. Each program has a rule here:
+begins with a program. Programs are run until they have read their options, by ``--help``. ``MODULES`` and ``SCRIPTS``
+have those with another rule:
 
-- quick commands are run unchanged (``python -m tfdist``, ``python -m nmt.phrasebook``);
-- slow programs are run until they have read their options. For this, ``--help`` or ``--dry-run`` is added, or
-  ``--collect-only`` for pytest. Or they run in an empty folder, where training ends at the first missing file;
+- quick commands are run unchanged (``python -m tfdist``);
+- others get ``--dry-run``, or ``--collect-only`` for pytest. Or they run in an empty folder, where training ends at the
+  first missing file;
 - for launchers and installers only the options are checked.
 
-A command without a rule is an error: add a rule to ``MODULES``, ``SCRIPTS`` or ``rule_of``. Python programs run one
+Python programs run one
 after the other in one process, ``python -m tests.readme_commands``, because each would import TensorFlow.
 """
 
@@ -18,6 +19,7 @@ import ast
 import configparser
 import contextlib
 import dataclasses
+import importlib.util
 import io
 import json
 import os
@@ -184,8 +186,7 @@ def _rule_of(words: Sequence[str]) -> Run | None:
             raise NoRuleError(f"there is no {program}")
         if program.startswith("scripts/examples/"):
             return None  # run by test_examples.py
-        if program in SCRIPTS:
-            return SCRIPTS[program](program, arguments)
+        return SCRIPTS.get(program, _help)(program, arguments)
     raise NoRuleError(f"{program}: no rule in {Path(__file__).name} says how its commands are checked")
 
 
@@ -219,9 +220,9 @@ def _pip(arguments: Sequence[str]) -> None:
 def _module(name: str, arguments: Sequence[str]) -> Run | None:
     if name == OWN_MODULE:
         return None
-    if name not in MODULES:
-        raise NoRuleError(f"python -m {name}: no rule in {Path(__file__).name} says how its commands are checked")
-    return MODULES[name](name, arguments)
+    if importlib.util.find_spec(name) is None:
+        raise NoRuleError(f"there is no module {name}")
+    return MODULES.get(name, _help)(name, arguments)
 
 
 def _as_it_stands(program: str, arguments: Sequence[str]) -> Run:
@@ -293,13 +294,6 @@ MODULES: dict[str, Callable[[str, Sequence[str]], Run | None]] = {
     "nmt.nmt": _without_files,
     "nmt.prepare": _without_files,
     "nmt.shortlist": _without_files,
-    "nmt.phrasebook": _as_it_stands,
-    "nmt.datasets": _help,  # without --help it would download datasets
-    "nmt.tune_search": _help,
-    "nmt.translate": _help,
-    "nmt.score": _help,
-    "nmt.export": _help,
-    "nmt.report": _help,
     "pytest": _collected,
     "tests.multirank.runner": _cases,
     "tests.mutants": lambda program, arguments: _as_it_stands(program, (*arguments, "--list")),
@@ -308,23 +302,6 @@ MODULES: dict[str, Callable[[str, Sequence[str]], Run | None]] = {
 SCRIPTS: dict[str, Callable[[str, Sequence[str]], Run | None]] = {
     "scripts/demo": _shell,
     "scripts/test": _scripts_test,
-    "scripts/test_configurations": _help,
-    "scripts/bench_allreduce": _help,
-    "scripts/bench_cluster": _help,
-    "scripts/bench_nmt": _help,
-    "scripts/bench_step": _help,
-    "scripts/bench_translate": _help,
-    "scripts/bench_prepare": _help,
-    "scripts/check_gpu": _help,
-    "scripts/figures": _help,
-    "scripts/conformance": _help,
-    "scripts/studies/compare_blocks": _help,
-    "scripts/studies/compare_ingredients": _help,
-    "scripts/studies/speed_ladder": _help,
-    "scripts/crash_nmt": _help,
-    "scripts/faults": _help,
-    "scripts/soak": _help,
-    "scripts/stress_engine": _help,
 }
 
 
