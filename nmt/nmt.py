@@ -43,8 +43,8 @@ def run(arguments: Sequence[str], ranks: Processes) -> None:
     if config.is_inference:
         infer(config, saved, ranks)
     else:
-        flags = {name: getattr(config, name) for name in ("accumulate_steps", "loss_scale", "divergence")}
-        wanted = flags | config.exchanges
+        flags = ("accumulate_steps", "loss_scale", "divergence")
+        wanted = {name: getattr(config, name) for name in (*flags, "sync", "compression")}
         asked = call_on_root(ranks, lambda: {name: ranks.asked(name, flag) for name, flag in wanted.items()})
         given = {n: value for n, value in wanted.items() if value != FIELDS[n].default and n != "divergence"}
         ranks.configure(**given)

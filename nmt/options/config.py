@@ -35,7 +35,6 @@ class Config(InferenceOptions):
             *self.decay_contradictions(),
             *self.batch_contradictions(),
             *self.pass_contradictions(),
-            *self.block_contradictions(),
             *self.search_contradictions(),
         ):
             raise InputError(message)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from nmt.options.data_options import BY_SENTENCES
 from nmt.options.model_options import ModelOptions
-from nmt.options.option import BELOW_ONE, BETWEEN_0_AND_1, NOT_NEGATIVE, POSITIVE, SHARE, Condition, option, options_of
+from nmt.options.option import BELOW_ONE, BETWEEN_0_AND_1, NOT_NEGATIVE, POSITIVE, Condition, option
 
 WARMUP_SCHEMES = ("t2t", "linear")
 NOAM, INVERSE_SQRT, PLATEAU = "noam", "inverse_sqrt", "plateau"
@@ -19,8 +19,6 @@ DROPOUT_MASKS = ("step", "sentence")
 NORMALIZATIONS = ("sentences", "words")
 ACTIONS = ("off", "warn", "stop", "rewind")
 PARTS = ("source_embedding", "target_embedding", "encoder", "decoder", "output")
-SYNCS = ("gradients", "average", "bmuf", "diloco")
-BLOCK_STATES = ("reset", "average", "keep")
 COMPRESSIONS = ("none", "bf16", "fp16", "int8", "int4", "int2")
 
 
@@ -35,14 +33,11 @@ _DROPS = Condition(
     "--dropout or --output_dropout",
     lambda options: options.dropout or options.output_dropout or options.activation_dropout,
 )
-_BLOCKS = Condition("--sync=average, --sync=bmuf or --sync=diloco", lambda options: options.sync != "gradients")
 _PARTS = Condition(f"it must name parts of a model: {', '.join(PARTS)}", lambda value: {*listed(value)} <= {*PARTS})
 _ALL_WORDS = Condition("--num_sampled_softmax=0", lambda options: options.num_sampled_softmax == 0)
 _TRANSFORMS = Condition("another --model_family", lambda options: options.model_family == "transformer")
 _SOURCE = Condition("no --language_model", lambda options: not options.language_model)
 _WARMS_UP = Condition("--warmup_steps", lambda options: options.warmup_steps > 0)
-_DELAYED = Condition("a --block_delay above 0", lambda options: options.block_delay > 0)
-_FILTER = Condition("--sync=bmuf or --sync=diloco", lambda options: options.sync in ("bmuf", "diloco"))
 
 
 @dataclass(frozen=True)
@@ -226,66 +221,9 @@ class TrainingOptions(ModelOptions):
 
     sync: str = option(
         "gradients",
-        "data that ranks exchange: gradients in each step, or weights after each block of local steps (average: their "
-        "mean; bmuf, diloco: filtered)",
-        allowed=SYNCS,
+        "data that ranks exchange: gradients in each step, or what a block of local steps has changed, in the words of "
+        "TFDIST_SYNC: average:steps=16, bmuf:steps=16:momentum=0.9, diloco:steps=64:fragments=4",
         fixed=True,
-    )
-    block_steps: int = option(0, "local steps of a block", within=NOT_NEGATIVE, needs=_BLOCKS)
-    block_momentum: float | None = option(
-        None,
-        "momentum, the share of the last block's update that the next one repeats; unset: 1 - 1/ranks, or for diloco "
-        "0.9",
-        within=BELOW_ONE,
-        needs=_FILTER,
-    )
-    block_learning_rate: float | None = option(
-        None,
-        "factor of a block's averaged change; unset: 1, or for diloco 0.7",
-        within=POSITIVE,
-        needs=_FILTER,
-    )
-    block_scale: float | None = option(
-        None,
-        "scale C of Chen and Huo: block_learning_rate is then C * ranks * (1 - block_momentum)",
-        within=POSITIVE,
-        needs=_FILTER,
-    )
-    block_nesterov: bool | None = option(
-        None,
-        "begin each block one momentum step ahead (Nesterov); unset: no, or for diloco yes",
-        needs=_FILTER,
-    )
-    block_state: str | None = option(
-        None,
-        "treatment of the optimizer's state, such as Adam's moments, at the end of a block; unset: reset, or for "
-        "diloco keep",
-        allowed=BLOCK_STATES,
-        needs=_BLOCKS,
-    )
-    block_warmup: int = option(
-        0,
-        "number of steps with averaged gradients before the first block",
-        within=NOT_NEGATIVE,
-        needs=_BLOCKS,
-    )
-    block_fragments: int = option(
-        1,
-        "number of groups of weights that ranks exchange in turn, each once in a block",
-        within=POSITIVE,
-        needs=_BLOCKS,
-    )
-    block_delay: int = option(
-        0,
-        "number of steps for which training goes on while weights travel",
-        within=NOT_NEGATIVE,
-        needs=_BLOCKS,
-    )
-    block_alpha: float | None = option(
-        None,
-        "share of a rank's own weights when it merges what has travelled; unset: 0.5",
-        within=SHARE,
-        needs=_DELAYED,
     )
     compression: str | None = option(
         None,
@@ -298,12 +236,6 @@ class TrainingOptions(ModelOptions):
     def divides_by_words(self) -> bool:
         """True if a step's summed loss is divided by its number of target words, not of sentences."""
         return bool(self.batch_tokens) if self.loss_normalization is None else self.loss_normalization == "words"
-
-    @property
-    def exchanges(self) -> dict[str, Any]:
-        """The options of what ranks exchange, by name."""
-        own = (name for name in options_of(self) if name in ("sync", "compression") or name.startswith("block_"))
-        return {name: getattr(self, name) for name in own}
 
     def loss_contradictions(self) -> Iterator[str]:
         """Yield a message for each option that needs the full softmax, if training uses a sampled softmax."""
@@ -348,11 +280,6 @@ class TrainingOptions(ModelOptions):
                 f"--r_drop={self.r_drop} compares two passes, which are the same without dropout: give --dropout, "
                 "--output_dropout, --src_word_dropout or --tgt_word_dropout"
             )
-
-    def block_contradictions(self) -> Iterator[str]:
-        """Yield a message if local SGD has no number of steps."""
-        if self.sync != "gradients" and not self.block_steps:
-            yield f"--sync={self.sync} contradicts --block_steps=0: say after how many steps weights are averaged"
 
     def warmup_contradiction(self, given: Mapping[str, Any]) -> Iterator[str]:
         """Yield a message if --warmup_scheme=t2t was given together with an option that makes the warm-up linear."""

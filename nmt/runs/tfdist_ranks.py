@@ -114,7 +114,7 @@ class Processes:
             if given:
                 tfdist.configure(**given)
         except tfdist.SettingsError as error:
-            raise CollectiveError(str(error), self.rank == 0) from None
+            raise CollectiveError(str(error).replace("tfdist.configure: ", "--"), self.rank == 0) from None
 
     def multiply_in(self, precision: str) -> None:
         """Set the number format of matrix products, a value of --precision, for graphs that are built from now on.

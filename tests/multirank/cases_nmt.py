@@ -257,7 +257,7 @@ def case_nmt_evaluates_and_saves_at_the_end_of_a_block() -> None:
 
     ranks, shape = Processes(), LSTMArchitecture(63, 63, 20, 2, 2)
     with inside.settings(through_mpi()), tf.Graph().as_default(), v1.Session() as session:
-        ranks.configure(sync="bmuf", block_steps=4)
+        ranks.configure(sync="bmuf:steps=4")
         schedule = Schedule(0.3, num_train_steps=STEPS)
         config = Config(
             dropout=0.0, num_train_steps=STEPS, steps_per_external_eval=3, evaluate_epochs=False, random_seed=1
@@ -274,8 +274,13 @@ def case_nmt_evaluates_and_saves_at_the_end_of_a_block() -> None:
             for (_, own), (done, other) in zip(seen, values, strict=True):
                 np.testing.assert_array_equal(own, other, err_msg=f"rank {number} after step {done}")
         assert all(np.abs(b - a).max() > 1e-3 for (_, a), (_, b) in pairwise(seen))
-    told = refusal(lambda: ranks.configure(sync="average", block_steps=4, block_nesterov=True))
-    assert "block_nesterov is True" in told, told
+    for value, words in (
+        ("average:steps=4:nesterov=1", "block_nesterov is True"),
+        ("bmuf", "TFDIST_SYNC=bmuf:steps=16"),
+        ("bmuff:steps=4", "--sync='bmuff' is out of range; it takes gradients | average | bmuf | diloco"),
+    ):
+        told = refusal(lambda value=value: ranks.configure(sync=value))  # type: ignore[misc]
+        assert words in told, told
 
 
 def case_nmt_gathers_values_in_the_order_of_ranks() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import nmt
 from nmt.model.registry import FAMILIES, architecture
 from nmt.options import model_options
-from nmt.options.config import FIELDS, Config
+from nmt.options.config import FIELDS
 from nmt.options.resolve import resolve
 from nmt.runs import inputs
 from nmt.runs.training_run import initial_weights
@@ -30,7 +30,7 @@ def test_each_option_is_read_where_it_acts() -> None:
     read = set().union(*(read_in(tree) for path, tree in MODULES.items() if path not in inside))
     functions = [f for path in inside for f in ast.walk(MODULES[path]) if isinstance(f, ast.FunctionDef)]
     read |= set().union(*(read_in(function) for function in functions if function.name in read))
-    read |= {"num_layers", "preset", "hparams_path", *Config().exchanges}  # when options are put together; by name
+    read |= {"num_layers", "preset", "hparams_path", "sync", "compression"}  # when options are put together; by name
     read.add("num_workers")  # only 1 is allowed
     read |= {field.name for family in FAMILIES.values() for field in dataclasses.fields(family.architecture)}
     assert FIELDS.keys() - read == WITHOUT_EFFECT.keys() - read

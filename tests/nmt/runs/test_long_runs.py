@@ -96,13 +96,13 @@ def in_subwords(directory: Path) -> list[str]:
             marks=pytest.mark.long("tests/nmt/text and tests/nmt/train have what is drawn, and the rates"),
         ),
         pytest.param(
-            ["--sync=bmuf", "--block_steps=5", "--block_state=average", "--block_nesterov"],
+            ["--sync=bmuf:steps=5:state=average:nesterov=1"],
             id="blocks",
             marks=pytest.mark.long("cases_local_sgd goes on from a checkpoint, cases_nmt saves at a block's end"),
         ),
         pytest.param(
             [
-                *("--sync=diloco", "--block_steps=4", "--block_fragments=2", "--block_delay=2", "--optimizer=sgd"),
+                *("--sync=diloco:steps=4:fragments=2:delay=2", "--optimizer=sgd"),
                 *("TFDIST_NODE_SIZE=1", "TFDIST_ENGINE=mpi", "--learning_rate=0.5"),
             ],
             id="streamed",
@@ -144,7 +144,7 @@ def test_a_run_that_was_killed_and_stopped_goes_on_as_if_it_had_not(
     script = toy.directory / "signalled.py"
     # Writing a checkpoint sums the ranks' int8 rounding errors, or ends the blocks of fragments, which changes the next
     # step. So the run is asked to stop at a step at which the uninterrupted run also writes a checkpoint.
-    stops = 20 if "TFDIST_COMPRESSION=int8" in ways else 28 if "--block_delay=2" in ways else 19
+    stops = 20 if "TFDIST_COMPRESSION=int8" in ways else 28 if any("delay=2" in way for way in ways) else 19
     script.write_text(
         SIGNALLED.replace("(signal.SIGTERM, 18)", f"(signal.SIGTERM, {stops - (3 if stops == 28 else 1)})")
     )
