@@ -1,7 +1,6 @@
-"""Ctrl-C: while a program of this package is imported, which takes seconds, it ends the process without a traceback.
+"""Ctrl-C and SIGTERM: they end a process at once, except while a program has something to save or to remove.
 
-There is nothing to save during the import, and when the program has done its work. Between them Ctrl-C raises Python's
-KeyboardInterrupt. SIGTERM ends a process at once, unless the program has files to remove before.
+Before the program works, and when it has done its work, there is nothing to save (`nmt.core.start`).
 """
 
 from __future__ import annotations
@@ -11,12 +10,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from typing import Any
-
-
-def ends_at_once() -> None:
-    """Let Ctrl-C end the process at once, if `python -m` is importing this package to find the program in it."""
-    if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextlib.contextmanager

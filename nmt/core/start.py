@@ -1,15 +1,23 @@
-"""Missing TensorFlow: a program of this package that needs it says so in one message, without a traceback."""
+"""Start of a program of this package by `python -m`, before TensorFlow is imported, which takes seconds."""
 
 from __future__ import annotations
 
+import signal
 import sys
 from types import TracebackType
 
 
-def is_told() -> None:
-    """Tell that TensorFlow cannot be imported, if `python -m` is importing this package to find the program in it."""
-    if sys.argv[:1] == ["-m"]:
-        sys.excepthook = _tell
+def begin() -> None:
+    """Prepare the process, if `python -m` is importing this package to find the program in it.
+
+    Until the program works, Ctrl-C ends the process at once and without a traceback: there is nothing to save. If
+    TensorFlow cannot be imported, one message says so.
+    """
+    if sys.argv[:1] != ["-m"]:
+        return
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.excepthook = _tell
 
 
 def _tell(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
