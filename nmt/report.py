@@ -2,9 +2,9 @@
 
     python -m nmt.report OUT_DIR [OUT_DIR ...] [--output=FILE]
 
-The page is one HTML file without scripts, OUT_DIR/report.html if --output is not given. Several runs stand next to each
-other. Sentences are those of the development text with the last translations. Attention is computed with the last
-checkpoint; --noattention leaves it out.
+OUT_DIR is that of a training. The page is one HTML file without scripts, OUT_DIR/report.html if --output is not
+given. Several runs stand next to each other. Sentences are those of the development text with the last translations.
+Attention is computed with the last checkpoint; --noattention leaves it out.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class ReportOptions:
     """Command-line options of `nmt.report`."""
 
     title: ClassVar[str] = "options"
-    SPELT: ClassVar[dict[str, str | None]] = {"ckpt": "runs", "out_dir": "runs", "attention": None}
+    SPELT: ClassVar[dict[str, str | None]] = {"ckpt": "model", "out_dir": "model", "attention": None}
 
-    runs: str | None = option(None, "Directories of runs, separated by commas, or as arguments.", required=True)
+    model: str | None = option(None, "Directories of runs, separated by commas, or as arguments.", required=True)
     output: str | None = option(None, "File of the page; unset: report.html in the first run's directory.")
     attention: bool = option(True, "Show the attention of some translations, if the model has attention.")
     seed: int = option(1, "Seed of the choice of sentences.", within=NOT_NEGATIVE)
@@ -55,9 +55,9 @@ class ReportOptions:
     @property
     def directories(self) -> list[str]:
         """The directories of the runs. InputError if there is none."""
-        names = [os.path.normpath(name.strip()) for name in str(self.runs).split(",") if name.strip()]
+        names = [os.path.normpath(name.strip()) for name in str(self.model).split(",") if name.strip()]
         if not names:
-            raise InputError(f"--runs={self.runs} names no run: give the out_dir of a training")
+            raise InputError(f"--model={self.model} names no run: give the out_dir of a training")
         return names
 
 
@@ -128,7 +128,7 @@ def _tell_left_out(part: str, error: Exception) -> None:
 
 def _attentions(options: ReportOptions, run: RunFacts, ranks: Processes) -> list[Attention]:
     """Return the attention of some translations; [] for a model without attention, and without short sentences."""
-    config, saved = call_on_root(ranks, lambda: find(options.directories[0], {}, "runs"))
+    config, saved = call_on_root(ranks, lambda: find(options.directories[0], {}))
     lines = call_on_root(ranks, lambda: _prepared(run))
     if not config.attends or not lines:
         return []
@@ -159,7 +159,7 @@ def _write(options: ReportOptions, runs: Sequence[RunFacts], attentions: Sequenc
 def main(argv: Sequence[str]) -> int:
     """Run the command on this rank; return its exit code."""
     runs = list(itertools.takewhile(lambda word: not word.startswith("-"), argv[1:]))
-    named = [f"--runs={','.join(runs)}"] if runs else []
+    named = [f"--model={','.join(runs)}"] if runs else []
     return run_on_ranks(report, ReportOptions, __doc__, [argv[0], *named, *argv[1 + len(runs) :]], "report")
 
 

@@ -90,6 +90,7 @@ def translate(options: TranslateOptions, ranks: Processes) -> None:
         writer = Writer(options, config, None if options.format == "tokens" else preparation_of(config))
     model = open_model(config, saved, ranks)
     work = functools.partial(writer.outputs, model)
+    call_on_root(ranks, source.tell_ready)
 
     def read() -> list[tuple[int, str]]:
         with ranks.alone("waiting for lines of the input"):
@@ -204,6 +205,11 @@ class Lines:
             self._file: IO[bytes] = sys.stdin.buffer if self._path is None else open(self._path, "rb")  # noqa: SIM115
         except OSError as error:
             raise unreadable(self._name, error) from error
+
+    def tell_ready(self) -> None:
+        """Tell a user at a terminal to type; only the rank that reads calls."""
+        if self._file.isatty():
+            print("translate: ready: type a line and Enter; Ctrl-D ends", file=sys.stderr, flush=True)
 
     def read(self) -> list[tuple[int, str]]:
         """Return the lines that have arrived, with their numbers from 1, at least one; [] at the end of the input.

@@ -1,8 +1,8 @@
 """Finds a model's best length penalty by BLEU on the development text.
 
-    python -m nmt.tune_search --out_dir=model [--weights=0,0.5,1] [--beam_width=5] [--ckpt=a,b] [--dev_prefix=data/dev]
+    python -m nmt.tune_search --model=model [--weights=0,0.5,1] [--beam_width=5] [--dev_prefix=data/dev]
 
-translates the development text of the run in out_dir with each --length_penalty_weight, alone or with mpirun -n N.
+translates the development text of the model's run with each --length_penalty_weight, alone or with mpirun -n N.
 It prints a table of BLEU (sacreBLEU on the text's own tokens) and relative lengths, then the best flag.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,11 +19,10 @@ from nmt.core.errors import InputError
 from nmt.core.ranks import call_on_root, together
 from nmt.options.config import Config
 from nmt.options.option import POSITIVE, check_each, option
-from nmt.options.resolve import saved_path
 from nmt.runs import inputs
-from nmt.runs.configure import configured
 from nmt.runs.program import run_on_ranks
 from nmt.runs.tfdist_ranks import Processes
+from nmt.runs.trained_model import find
 from nmt.runs.translation_run import load
 from nmt.scoring.score import sacre_bleu
 from nmt.scoring.tokenisation import is_without_spaces, tokenised
@@ -40,11 +38,10 @@ class TuneOptions:
     """Command-line options of `nmt.tune_search`."""
 
     title: ClassVar[str] = "options"
-    SPELT: ClassVar[dict[str, str]] = {"length_penalty_weight": "weights"}
-    PASSED_ON: ClassVar[Sequence[str]] = ("out_dir", "ckpt", "dev_prefix", "infer_batch_size", "shortlist", "precision")
+    SPELT: ClassVar[dict[str, str]] = {"length_penalty_weight": "weights", "ckpt": "model"}
+    PASSED_ON: ClassVar[Sequence[str]] = ("dev_prefix", "infer_batch_size", "shortlist", "precision")
 
-    out_dir: str | None = option(None, "Directory of the run; its latest checkpoint translates.", required=True)
-    ckpt: str = option("", "Checkpoints to use instead, separated by commas; several form an ensemble.")
+    model: str | None = option(None, "Directory of the run, or checkpoint; several form an ensemble.", required=True)
     dev_prefix: str | None = option(None, "Prefix of the text to score on; unset: the run's development text.")
     weights: str = option("0,0.2,0.4,0.6,0.8,1,1.2,1.4", "Weights to try, separated by commas.")
     beam_width: int | None = option(None, "Hypotheses; unset: the run's beam width, or 5.", within=POSITIVE)
@@ -67,8 +64,11 @@ class TuneOptions:
     def given(self) -> dict[str, Any]:
         """Return the options of `nmt.nmt` that translate with these options, without the length penalty."""
         given = {name: getattr(self, name) for name in self.PASSED_ON}
-        given |= {"infer_mode": "beam_search", "num_translations_per_input": 1, "beam_width": self.beam_width or 1}
-        return {name: value for name, value in given.items() if value not in (None, "")}
+        return given | {
+            "infer_mode": "beam_search",
+            "num_translations_per_input": 1,
+            "beam_width": self.beam_width or 1,
+        }
 
 
 def tune(options: TuneOptions, ranks: Processes) -> None:
@@ -114,12 +114,9 @@ def _read(config: Config) -> tuple[list[str], list[str]]:
 def _configured(options: TuneOptions) -> tuple[list[Config], dict[str, Any]]:
     """Return the run's options with each weight, and the contents of its `hparams` file."""
     weights = options.each_weight
-    path = saved_path(options.ckpt, str(options.out_dir))
-    if not os.path.isfile(path):
-        raise InputError(f"{path} is missing: give --out_dir=D or --ckpt=D/translate.ckpt-N of a training")
-    config, saved = configured(options.given() | {"length_penalty_weight": weights[0]}, of_model=True)
+    config, saved = find(str(options.model), options.given() | {"length_penalty_weight": weights[0]})
     if config.dev_prefix is None:
-        raise InputError(f"{path} names no development text: give --dev_prefix")
+        raise InputError(f"the run of --model={options.model} names no development text: give --dev_prefix")
     width = options.beam_width or saved.get("beam_width") or _BEAM_WIDTH
     each = [dataclasses.replace(config, beam_width=width, length_penalty_weight=weight) for weight in weights]
     for one in each:

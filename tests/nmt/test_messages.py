@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from nmt import datasets, export, phrasebook, prepare, report, score, shortlist, translate, tune_search
+from nmt import datasets, export, prepare, report, score, shortlist, translate, tune_search
 from nmt.options.config import FIELDS, Config
 from nmt.options.option import options_of
 from nmt.runs.program import spelled
@@ -31,8 +31,6 @@ OWN: dict[str, list[type]] = {
     **{f"nmt/{name}.py": [kind] for name, (_, kind) in OF_MODEL.items()},
     **{f"nmt/{name}.py": [prepare.PrepareOptions] for name in ("prepare", "text/subwords", "core/parallel")},
     "nmt/datasets.py": [datasets.DatasetOptions],
-    "nmt/phrasebook.py": [phrasebook.PhrasebookOptions],
-    "nmt/demo/toy_language.py": [phrasebook.PhrasebookOptions],
     "nmt/shortlist.py": [shortlist.ShortlistOptions],
     "nmt/options/search_options.py": [export.ExportOptions],
     "nmt/tune_search.py": [tune_search.TuneOptions, Config],  # it finds a flag of nmt.nmt
@@ -102,7 +100,7 @@ def test_programs_that_open_a_model(
         "translate": [f"--model={run}", f"--input={text}", "--tgt_max_len_infer=4", "--format=tokens"],
         "export": [f"--model={run}", f"--export_dir={tmp_path}/new", "--tgt_max_len_infer=4"],
         "score": [f"--model={run}", f"--source={text}", f"--target={text}", "--format=tokens"],
-        "tune_search": [f"--out_dir={run}"],
+        "tune_search": [f"--model={run}"],
         "report": [str(run)],
     }
     for program in programs:

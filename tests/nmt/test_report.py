@@ -175,8 +175,8 @@ def test_charts_leave_out_what_cannot_be_drawn(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "Missing --runs"),
-        ([","], "--runs=, names no run: give the out_dir of a training"),
+        ([], "Missing --model"),
+        ([","], "--model=, names no run: give the out_dir of a training"),
         (["none"], "none/hparams does not exist: give the out_dir of a training"),
         (["empty"], "history.jsonl has no figures of a training"),
         (["empty", "--seed=-1"], "--seed=-1 is not allowed"),

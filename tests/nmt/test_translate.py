@@ -441,6 +441,7 @@ def test_ctrl_c_while_it_waits_for_a_line(raw_run: Path, expected: list[str], te
             os.killpg(process.pid, signal.SIGINT)
         said = process.communicate(timeout=20)[1].decode().splitlines()
         assert process.returncode == 130 and said[-1] == "translate: interrupted", said
+        assert ("translate: ready: type a line and Enter; Ctrl-D ends" in said) == terminal
         assert not any("Traceback" in one or "Fatal" in one for one in said)
     finally:
         process.kill()

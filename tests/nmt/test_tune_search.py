@@ -29,17 +29,17 @@ def test_the_best_of_the_table_is_named(
     capsys.readouterr()
     asked: list[dict[str, Any]] = []
     monkeypatch.setattr("nmt.tune_search.Processes.configure", lambda _, **given: asked.append(given))
-    assert main(["tune_search", f"--out_dir={out}", "--weights=0,-5,5"]) == 0
+    assert main(["tune_search", f"--model={out}", "--weights=0,-5,5"]) == 0
     assert asked == [{"mixed_precision": "bf16"}]  # the run's precision; the mock keeps this process unchanged
     said = capsys.readouterr().out
     assert f"{dev}, beam 3, nrefs:1|" in said
     table = {weight: float(bleu) for weight, bleu in re.findall(r"^ +(\S+) +([\d.]+) +[\d.]+$", said, re.MULTILINE)}
     assert list(table) == ["0", "-5", "5"] and len(set(table.values())) > 1
-    assert main(["tune_search", f"--out_dir={out}", "--weights=1,nan"]) == 1
+    assert main(["tune_search", f"--model={out}", "--weights=1,nan"]) == 1
     assert "--weights=nan is not allowed" in capsys.readouterr().err
     best = said.splitlines()[-1].removeprefix("--length_penalty_weight=")
     assert table[best] == max(table.values())
-    assert main(["tune_search", f"--out_dir={out}", "--weights=0", "--beam_width=2"]) == 0
+    assert main(["tune_search", f"--model={out}", "--weights=0", "--beam_width=2"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "--beam_width=2 --length_penalty_weight=0"
     infer = [
         "--precision=float32",
@@ -56,10 +56,10 @@ def test_the_best_of_the_table_is_named(
     [
         (["--weights=0,x"], "--weights=0,x: give numbers separated by commas"),
         (["--beam_width=0"], "--beam_width=0 is not allowed"),
-        ([], "hparams is missing: give --out_dir=D or --ckpt=D/translate.ckpt-N of a training"),
+        ([], "has no checkpoint: give the out_dir of a training"),
     ],
 )
 def test_mistakes_are_told(tmp_path: Path, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tune_search", f"--out_dir={tmp_path}", *flags]) == 1
+    assert main(["tune_search", f"--model={tmp_path}", *flags]) == 1
     told = capsys.readouterr().err
     assert told.startswith("tune_search: ") and message in told
