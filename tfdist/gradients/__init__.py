@@ -1,1 +1,1 @@
-"""Gradients: where a gradient becomes the average of the ranks, marks, rewrite, averages of tensors and of rows."""
+"""Gradients: how they become averages of the ranks. Marks, rewrite, raw writes, averages of tensors and of rows."""

@@ -63,12 +63,9 @@ class SessionProgram:
     def values(self) -> dict[str, np.ndarray]:
         """Return the values of all initialised variables, by name."""
         variables = settable(self._graph)
-        with contextlib.suppress(tf.errors.FailedPreconditionError):
-            read = self._run(self._session(), list(variables.values()))
-            return {name: array(value) for name, value in zip(variables, read, strict=True)}
+        found = zip(variables, self._values(list(variables.values())), strict=True)
         # An uninitialised variable is skipped: if the step needs it, TensorFlow raises an error.
-        found = {name: self.value(variable) for name, variable in variables.items()}
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in found if value is not None}
 
     def value(self, variable: Any) -> np.ndarray | None:
         """Return the value of one variable; None if it is not initialised."""
@@ -82,13 +79,15 @@ class SessionProgram:
             chunk.append(variable)
             size = sum((v.shape.num_elements() or 1) * v.dtype.size for v in chunk)
             if size > _CHUNK_BYTES or number + 1 == len(variables):
-                yield from self._chunk(chunk)
+                values = zip(chunk, self._values(chunk), strict=True)
+                yield from (_zeros(one) if value is None else value for one, value in values)
                 chunk = []
 
-    def _chunk(self, variables: Sequence[Any]) -> list[np.ndarray]:
+    def _values(self, variables: list[Any]) -> list[np.ndarray | None]:
+        """Return the values of variables, None for one that is not initialised."""
         with contextlib.suppress(tf.errors.FailedPreconditionError):
-            return [array(value) for value in self._run(self._session(), list(variables))]
-        return [_zeros(v) if (value := self.value(v)) is None else value for v in variables]
+            return [array(value) for value in self._run(self._session(), variables)]
+        return [self.value(variable) for variable in variables]
 
     def load(self, values: Iterable[tuple[Any, np.ndarray]]) -> None:
         self.set({variable.name: value for variable, value in values})
