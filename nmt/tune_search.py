@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from nmt.core.errors import InputError
-from nmt.core.ranks import call_on_root, together
+from nmt.core.ranks import call_on_root
 from nmt.options.config import Config
 from nmt.options.option import POSITIVE, check_each, option
 from nmt.runs import inputs
 from nmt.runs.program import run_on_ranks
 from nmt.runs.tfdist_ranks import Processes
 from nmt.runs.trained_model import find
-from nmt.runs.translation_run import load
+from nmt.runs.translation_run import load, searching
 from nmt.scoring.score import sacre_bleu
 from nmt.scoring.tokenisation import is_without_spaces, tokenised
-from nmt.search.translation_model import TranslationModel, translate_shared
+from nmt.search.translation_model import translate_shared
 from nmt.text.tokens import reference_text
 
 _BEAM_WIDTH = 5
@@ -86,8 +86,7 @@ def tune(options: TuneOptions, ranks: Processes) -> None:
     scored: list[tuple[float, float]] = []
     language = configs[0].tgt if is_without_spaces(str(configs[0].tgt)) else None
     for config in configs:
-        with together(ranks), ranks.untouched():
-            model = TranslationModel(trained.weights, *trained.vocabularies, config)
+        model = searching(trained, config, ranks)
         found = [best for best, *_ in translate_shared(model, lines, ranks)]
         bleu = sacre_bleu(found, references, language)
         texts = (tokenised(text, language) if language else text for text in (found, references))

@@ -46,8 +46,7 @@ def infer(config: Config, saved: Mapping[str, Any], ranks: Ranks) -> None:
         call_on_root(ranks, lambda: _check_reference(config, finishing))
     trained = load(config, saved, ranks)
     call_on_root(ranks, lambda: _tell_unknown(config, trained.vocabularies))
-    with together(ranks), ranks.untouched():
-        model = TranslationModel(trained.weights, *trained.vocabularies, config)
+    model = searching(trained, config, ranks)
     files = str(config.inference_input_file), str(config.inference_output_file)
     lines = translate_file(model, *files, ranks, config.inference_list, finishing.text)
     call_on_root(ranks, lambda: _tell(config, model, finishing, ",".join(trained.paths), lines))
@@ -109,7 +108,11 @@ def load(config: Config, saved: Mapping[str, Any], ranks: Ranks) -> Trained:
 
 def open_model(config: Config, saved: Mapping[str, Any], ranks: Ranks) -> TranslationModel:
     """Load the model that the options name, and build its search; see `load`. Collective: every rank calls."""
-    trained = load(config, saved, ranks)
+    return searching(load(config, saved, ranks), config, ranks)
+
+
+def searching(trained: Trained, config: Config, ranks: Ranks) -> TranslationModel:
+    """Build the search of a loaded model, as the options ask. Collective: every rank calls."""
     with together(ranks), ranks.untouched():
         return TranslationModel(trained.weights, *trained.vocabularies, config)
 
