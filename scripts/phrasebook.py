@@ -26,6 +26,9 @@ from typing import NamedTuple
 
 from num2words import num2words
 
+from nmt.core.errors import InputError
+from nmt.core.files import make_directory, replace_atomically
+
 LARGEST = 9999
 HELD_OUT_PAIRS = 500  # sentence pairs of dev, and of test
 
@@ -274,14 +277,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="random seed; different seeds give different corpora")
     options = parser.parse_args()
     try:
-        corpus = phrasebook(options.pairs, options.seed)
-    except ValueError as error:
+        corpus, directory = phrasebook(options.pairs, options.seed), make_directory(options.out_dir)
+        for part, pairs in corpus.items():
+            for suffix, lines in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
+                with replace_atomically(directory / f"{part}.{suffix}") as file:
+                    file.writelines(line + "\n" for line in lines)
+    except (InputError, ValueError) as error:
         parser.error(str(error))
-    options.out_dir.mkdir(parents=True, exist_ok=True)
-    for part, pairs in corpus.items():
-        for suffix, lines in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
-            text = "".join(line + "\n" for line in lines)
-            (options.out_dir / f"{part}.{suffix}").write_text(text, encoding="utf-8")
     print(f"{options.out_dir}: {options.pairs} pairs for training, {HELD_OUT_PAIRS} each in dev and test")
 
 
