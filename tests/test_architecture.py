@@ -22,7 +22,7 @@ ROOMS = {
     "keras horovod doctor, __main__",
     "tfdist.horovod": "named, _state, process_sets, _operation ops compression sync_batch_norm, "
     "collectives basics, rank_ops _reduction functions, optimizers elastic, mpi_ops, __init__, keras, names",
-    "nmt": "core, options, text demo, model, reporting scoring, checkpoints search, train, runs, "
+    "nmt": "core, options, text, model, reporting scoring, checkpoints search, train, runs, "
     "nmt prepare datasets shortlist tune_search translate score export report",
     "nmt.model": "architecture, parts, interface session, lstm convs2s transformer, registry, "
     "inference_model batch_input",

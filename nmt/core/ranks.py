@@ -40,7 +40,7 @@ class Ranks(Protocol):
         """Return a block in which the library does not change graphs. Not collective."""
 
     def multiply_in(self, precision: str) -> None:
-        """Let matrix products of graphs that are built from now on have this precision. Not collective."""
+        """Set the precision of matrix products, for graphs that are built from now on. Collective: every rank calls."""
 
     def alone(self, reason: str) -> contextlib.AbstractContextManager[Any]:
         """Mark a block of work, during which the other ranks wait in their next collective call. Not collective."""

@@ -47,7 +47,7 @@ def chart(title: str, series: Sequence[Series], log: bool = False) -> str:
     axes = figure.add_subplot()
     for line in lines:
         style = "--" if line.dashed else "-"
-        axes.plot(*zip(*line.points, strict=True), style, color=f"C{line.color}", marker=".", label=line.name)
+        axes.plot(*zip(*line.points, strict=True), style, color=f"C{line.color}", marker=".")
     axes.set(xlabel="step", yscale="log" if log else "linear")
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)

@@ -37,7 +37,7 @@ class Recipe:
       tgt: suffix of the target files.
       tokenizer: "none" for text whose tokens are separated by spaces already; "moses"; "sentencepiece" for raw text
         that is cut into pieces only.
-      normalization: one of `nmt.text.normalization.NORMALIZATIONS`.
+      normalization: one of `nmt.text.raw_words.NORMALIZATIONS`.
       casing: one of `nmt.text.raw_words.CASINGS`.
       subwords: notation of the subwords: "", "bpe" or "spm".
       share_vocab: whether both languages have one vocabulary.
