@@ -10,7 +10,7 @@ import functools
 import inspect
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -32,7 +32,7 @@ class Patches:
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
         self._active = True
-        self._elsewhere: dict[int, tuple[Any, Any, Any]] = {}  # by original: it, what replaces it, its module
+        self._everywhere: list[Any] = []  # patched functions that all modules get
         self._installed = False
 
     def replace(
@@ -84,9 +84,8 @@ class Patches:
 
         While hooks are installed, ``installed`` does this for all functions together: there are thousands of modules.
         """
-        original = getattr(module, name)
         self.replace(module, name, wrapper, first)
-        self._elsewhere[id(original)] = original, getattr(module, name), module
+        self._everywhere.append(getattr(module, name))
         if self._installed:  # the module was imported just now: only its own package can have the function
             self._replace_elsewhere(module.__name__.partition(".")[0])
 
@@ -96,16 +95,7 @@ class Patches:
         self._installed = True
 
     def _replace_elsewhere(self, package: str = "") -> None:
-        found, self._elsewhere = self._elsewhere, {}
-        for other in [m for n, m in list(sys.modules.items()) if not package or n.partition(".")[0] == package]:
-            for alias, value in list(getattr(other, "__dict__", {}).items()):
-                if id(value) not in found:
-                    continue
-                _, patched, module = found[id(value)]
-                while id(patched) in found:  # two hooks of one function
-                    patched = found[id(patched)][1]
-                if other is not module:
-                    self.assign(other, alias, patched)
+        _swap({id(patched.__wrapped__): patched for patched in self._everywhere}, package)
 
     def replace_in_tree(self, base: Any, name: str, wrapper: Callable[..., Any], first: tuple[str, ...]) -> None:
         """Like ``replace``, in a class and all subclasses with a method of their own, also in those defined later."""
@@ -165,14 +155,29 @@ class Patches:
         return self._active
 
     def undo(self) -> None:
-        """Set everything back, last first. Patched functions that others have wrapped then call the original."""
+        """Set everything back, last first. Patched functions that others have wrapped then call the original.
+
+        Modules that have imported a patched function since get the original, too, where other patches find it.
+        """
         self._active = False
         while self._undo:
             self._undo.pop()()
+        _swap({id(patched): patched.__wrapped__ for patched in self._everywhere})
 
     def on_undo(self, action: Callable[[], None]) -> None:
         """Add an action that ``undo`` runs."""
         self._undo.append(action)
+
+
+def _swap(values: Mapping[int, Any], package: str = "") -> None:
+    """Put other values in place of some, which are given by ``id``, in the modules of a package or of all."""
+    for module in [m for n, m in list(sys.modules.items()) if not package or n.partition(".")[0] == package]:
+        for alias, value in list(getattr(module, "__dict__", {}).items()):
+            new = value
+            while id(new) in values:  # of several hooks of one function, the last one
+                new = values[id(new)]
+            if new is not value:
+                setattr(module, alias, new)
 
 
 def _positions(original: Any, wrapper: Callable[..., Any], names: tuple[str, ...]) -> tuple[str, ...]:

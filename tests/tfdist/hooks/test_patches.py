@@ -146,5 +146,7 @@ def test_modules_that_have_imported_a_function_are_hooked_and_undone(monkeypatch
     imported, neighbour = made("one_package.later", later=later), made("one_package", later=later)
     patches.replace_everywhere(imported, "later", more, ("value",))
     assert (imported.later(0), neighbour.later(0)) == (1, 1)
+    since = made("since", own_name=module.first)
     patches.undo()
     assert (module.first, user.own_name, imported.later, neighbour.later) == (first, first, later, later)
+    assert since.own_name is first
