@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 
 from tfdist.core import environment
 from tfdist.core.environment import Launch
@@ -35,6 +36,7 @@ CELLS, CELL_BYTES = "MPIR_CVAR_CH4_SHM_POSIX_IQUEUE_NUM_CELLS", "MPIR_CVAR_CH4_S
 _USUAL_KB, _USUAL_OF_MPI_KB = 12_000, 1040
 _SMALLER = ((140, 16, 4096), (44, 4, 4096), (28, 2, 4096))
 _SPARE_SHARE = 0.95
+_FIRST_RANK_SECONDS = 5.0
 _SMALL = (
     "{} has {:.2f} MiB: MPI gets a smaller part of it, and its messages within a machine take longer (in a container: "
     "docker run --shm-size=1g)"
@@ -133,9 +135,12 @@ def fit_into_shared_memory(launched: Launch, size_bytes: int, free_bytes: int) -
             environment.set_default(CELL_BYTES, str(cell_bytes))
             set_log_prefix(launched.rank or 0)
             announce(_SMALL.format(SHARED_MEMORY, size_bytes / 2**20))
-    # Only the first rank checks the free space: MPI's start takes some of it.
-    if not launched.local_rank and free_bytes * _SPARE_SHARE / 1024 < needed:
+    if free_bytes * _SPARE_SHARE / 1024 >= needed:
+        return
+    if not launched.local_rank:
         raise SetupError(_TOO_SMALL.format(SHARED_MEMORY, free_bytes / 2**20, needed / 1024, ranks, SHARED_MEMORY))
+    # MPI's start on the first rank may have taken this space. If not, that rank ends the job before this one starts.
+    time.sleep(_FIRST_RANK_SECONDS)
 
 
 def device_of(version: str) -> str:

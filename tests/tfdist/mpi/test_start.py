@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tfdist.core import environment
@@ -54,7 +56,13 @@ class TestSharedMemory:
     """/dev/shm of any size: MPI is limited to the free memory, or the job is refused."""
 
     @pytest.fixture
-    def told(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    def waits(self, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+        waits: list[float] = []
+        monkeypatch.setattr(time, "sleep", waits.append)
+        return waits
+
+    @pytest.fixture
+    def told(self, monkeypatch: pytest.MonkeyPatch, waits: list[float]) -> dict[str, str]:
         told: dict[str, str] = {}
 
         def set_default(name: str, value: str) -> bool:
@@ -66,10 +74,10 @@ class TestSharedMemory:
         return told
 
     @pytest.mark.parametrize("ranks", [1, 2, 8, 64])
-    def test_room_for_all(self, told: dict[str, str], ranks: int) -> None:
+    def test_room_for_all(self, told: dict[str, str], waits: list[float], ranks: int) -> None:
         size = ranks * 16 * MB
-        _start.fit_into_shared_memory(Launch(ranks, 0, 0, ranks), size, size)
-        assert told == {}
+        _start.fit_into_shared_memory(Launch(ranks, ranks - 1, ranks - 1, ranks), size, size)
+        assert told == {} and waits == []
 
     @pytest.mark.parametrize("size", [64 * KB, MB, 8 * MB, 16 * MB])
     def test_less(self, told: dict[str, str], size: int) -> None:
@@ -89,10 +97,14 @@ class TestSharedMemory:
         assert found[0] == found[1]
 
     @pytest.mark.parametrize(("size", "free"), [(32 * KB, 32 * KB), (64 * MB, 50 * KB)])
-    def test_no_room(self, told: dict[str, str], size: int, free: int) -> None:
+    def test_no_room(self, told: dict[str, str], waits: list[float], size: int, free: int) -> None:
+        """One rank raises the error. The others leave it the time to do so."""
         with pytest.raises(SetupError, match="/dev/shm has .* MiB free, and MPI needs .* for 4 ranks"):
             _start.fit_into_shared_memory(Launch(4, 0, 0, 4), size, free)
-        _start.fit_into_shared_memory(Launch(4, 1, 1, 4), size, free)  # only one rank raises the error
+        assert waits == []
+        told.clear()
+        _start.fit_into_shared_memory(Launch(4, 1, 1, 4), size, free)
+        assert len(waits) == 1
 
     def test_what_the_user_has_set_stays(self, told: dict[str, str]) -> None:
         told[_start.CELLS] = "64"
