@@ -66,8 +66,7 @@ class Pods:
         (folder / "passwd").write_text("\n".join([*users, "mpiuser:x:1000:1000::/home/mpiuser:/bin/sh\n"]))
         names = folder / f"hosts-{name}"
         names.write_text(f"127.0.0.1 localhost\n{address(int(name[-1]))} {NAMES[name]}\n")
-        python = Path(os.path.realpath(sys.executable)).parents[3]  # below root's home, which others may not enter
-        home = Path.home()
+        home = Path.home()  # Python may be below it, where others may not enter
         self.shell(
             name,
             f"""
@@ -85,7 +84,7 @@ class Pods:
                 mount -t tmpfs -o mode=755 tmpfs {home}
                 mkdir {home}/.pyenv && mount --bind /home/pyenv {home}/.pyenv
             fi
-            test -x {python}
+            test -x {os.path.realpath(sys.executable)}
             """,
         )
 
