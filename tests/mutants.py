@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_SECONDS = 600
-_TWO = "tests/multirank/test_two_ranks.py"
+_TWO = ["tests/multirank/test_two_ranks.py", "tests/law"]
 _SETTINGS = {"TFDIST_STALL_SECONDS": "5", "TFDIST_STALL_ABORT_SECONDS": "20"}  # a mutant may let a rank wait
 
 
@@ -65,7 +65,7 @@ MUTANTS = (
     _hook("variables_initializer", "sessions", '"variables_initializer"', "cases_variables"),
     _hook("session.run", "sessions", 'replace(base, "run"', "cases_variables or cases_law"),
     _hook("make_callable", "sessions", '"make_callable"', "cases_local_sgd or cases_replicas or cases_writes"),
-    _hook("Keras's callables", "sessions", '"_make_callable_from_options"', "cases_sessions"),
+    _hook("Keras's callables", "sessions", '"_make_callable_from_options"', "callable_from_options"),
     _hook(
         "monitored sessions",
         "sessions",
@@ -76,10 +76,10 @@ MUTANTS = (
     _hook("a monitored session's end", "sessions", '"_close_internal"', "cases_local_sgd"),
     _hook("tf.gradients", "gradients", '"_GradientsHelper"', "cases_law"),
     _hook("tape.gradient", "gradients", 'GradientTape, "gradient"', "cases_programs"),
-    _hook("tape.jacobian", "gradients", 'GradientTape, "jacobian"', "newtons or each_example", True),
-    _hook("tf.hessians", "gradients", '"hessians", hessians', "cases_higher_derivatives"),
-    _hook("a tape's or accumulator's beginning", "gradients", 'kind, "__enter__"', "cases_higher_derivatives"),
-    _hook("jvp", "gradients", 'ForwardAccumulator, "jvp"', "cases_higher_derivatives"),
+    _hook("tape.jacobian", "gradients", 'GradientTape, "jacobian"', "newton or each_example"),
+    _hook("tf.hessians", "gradients", '"hessians", hessians', "newton_by_hessians"),
+    _hook("a tape's or accumulator's beginning", "gradients", 'kind, "__enter__"', "forward_gradient or hessian_by"),
+    _hook("jvp", "gradients", 'ForwardAccumulator, "jvp"', "forward"),
     _hook("a function's call", "functions", "patches.replace(\n        concrete_function", "cases_programs"),
     _hook("operations that write", "functions", '"_create_op_internal"', "cases_writes or cases_programs"),
     _hook("conditions", "functions", 'replace(cond_v2, "cond_v2"', "under_a_condition"),
@@ -89,8 +89,7 @@ MUTANTS = (
         "make_train_function",
         "keras_fit",
         'owner, "make_train_function", fit.',
-        "cases_keras and (eagerly or equal or variations_of_fit)",
-        True,
+        "law.fit",
     ),
     _hook(
         "tf_keras's make_train_function",
@@ -237,7 +236,7 @@ def failures(mutant: Mutant, copy: Path) -> str:
     """Run the mutant's tests in a copy of the checkout, and return pytest's last line."""
     path = copy / "tfdist" / mutant.path
     original = path.read_text()
-    selected = mutant.tests.split() if mutant.tests.startswith("tests/") else [_TWO, "-k", mutant.tests]
+    selected = mutant.tests.split() if mutant.tests.startswith("tests/") else [*_TWO, "-k", mutant.tests]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *selected]
     command += ["--every-case"] if mutant.every_case else []
     variables = {**os.environ, **_SETTINGS, "PYTHONPATH": str(copy), "TF_CPP_MIN_LOG_LEVEL": "3"}

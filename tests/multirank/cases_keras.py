@@ -78,39 +78,6 @@ def fit_generator(model: Any, x: np.ndarray, y: np.ndarray, batch: int) -> Any:
     return model.fit(tf.data.Dataset.from_generator(lambda: iter(cut), output_signature=spec), epochs=2, verbose=0)
 
 
-def fit_endless(model: Any, x: np.ndarray, y: np.ndarray, batch: int) -> Any:
-    """Train with an endless dataset and then an endless generator, with sample weights."""
-    steps = len(x) // batch
-    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(batch).repeat()
-    model.fit(dataset, epochs=2, initial_epoch=1, steps_per_epoch=steps, verbose=0)
-    weights = np.abs(x[:, 0])
-
-    def generate() -> Any:
-        while True:
-            for k in range(0, len(x), batch):
-                yield x[k : k + batch], y[k : k + batch], weights[k : k + batch]
-
-    return model.fit(generate(), steps_per_epoch=steps, verbose=0)
-
-
-class Batches(keras.utils.PyDataset):
-    """Data as a ``PyDataset`` of Keras."""
-
-    def __init__(self, x: np.ndarray, y: np.ndarray, batch: int) -> None:
-        super().__init__()
-        self.x, self.y, self.batch = x, y, batch
-
-    def __len__(self) -> int:
-        return len(self.x) // self.batch
-
-    def __getitem__(self, k: int) -> Any:
-        return self.x[k * self.batch :][: self.batch], self.y[k * self.batch :][: self.batch]
-
-
-def fit_batches(model: Any, x: np.ndarray, y: np.ndarray, batch: int) -> Any:
-    return model.fit(Batches(x, y, batch), epochs=2, shuffle=False, verbose=0, validation_data=(x[:5], y[:5]))
-
-
 def train_on_batch(model: Any, x: np.ndarray, y: np.ndarray, batch: int) -> Any:
     for start in range(0, len(x), batch):
         model.train_on_batch(x[start : start + batch], y[start : start + batch])
@@ -137,54 +104,6 @@ def assert_fit_law(
     expected = one_process(lambda: trained(build, optimizer, run, False, 0, **options))
     assert_averages_matter(expected, lambda: trained(build, optimizer, run, True, 0, **options), 1e-3)
     assert_close(trained(build, optimizer, run, True, tfdist.rank(), **options), expected, tolerance)
-
-
-OPTIMIZERS: dict[str, Callable[[], Any]] = {
-    "clipvalue, ema": lambda: keras.optimizers.SGD(0.1, clipvalue=0.02, use_ema=True, ema_overwrite_frequency=3),
-    "accumulated": lambda: keras.optimizers.SGD(0.1, momentum=0.9, clipnorm=0.05, gradient_accumulation_steps=2),
-}
-MORE_OPTIMIZERS: dict[str, Callable[[], Any]] = {
-    "clipnorm": lambda: keras.optimizers.Adam(0.05, epsilon=1e-3, clipnorm=0.05),
-    "global_clipnorm, decay": lambda: keras.optimizers.AdamW(
-        0.05, epsilon=1e-3, global_clipnorm=0.05, weight_decay=0.1
-    ),
-}
-
-
-def case_optimizers() -> None:
-    for name, make in OPTIMIZERS.items():
-        with subtest(name):
-            assert_fit_law(optimizer=make)
-
-
-def case_models() -> None:
-    for build in (unbuilt, Subclassed):
-        with subtest(build):
-            assert_fit_law(build)
-
-
-def case_ways_to_feed() -> None:
-    for run in (fit_endless, fit_batches, train_on_batch):
-        with subtest(run):
-            assert_fit_law(run=run)
-
-
-def case_eagerly_and_compiled_and_several_steps_at_once() -> None:
-    for options in ({"jit_compile": True}, {"steps_per_execution": 2}):
-        with subtest(options):
-            assert_fit_law(**options)
-    assert_fit_law(unbuilt, run_eagerly=True)
-
-
-def case_variations_of_fit() -> None:
-    """More variations of the same mechanisms."""
-    for name, make in MORE_OPTIMIZERS.items():
-        with subtest(name):
-            assert_fit_law(optimizer=make)
-    for run in (fit, fit_dataset, fit_generator):
-        with subtest(run):
-            assert_fit_law(run=run)
-    assert_fit_law(run_eagerly=True)
 
 
 def case_float8() -> None:

@@ -71,22 +71,6 @@ def case_compute_and_apply_with_global_step() -> None:
     assert_law(build)
 
 
-def case_reference_and_resource_and_partitioned_variables() -> None:
-    partitioner = v1.fixed_size_partitioner(2)
-    for options in (dict[str, Any](use_resource=False), dict[str, Any](use_resource=True)):
-        for name in ("momentum", "adam"):
-            with subtest(name, options):
-                assert_law(functools.partial(clipped_model, OPTIMIZERS[name], **options))
-
-    def partitioned() -> Any:
-        inputs = placeholders()
-        w = v1.get_variable("w", [5, 3], partitioner=partitioner)
-        loss = tf.reduce_mean((inputs["x"] @ v1.convert_to_tensor(w) - inputs["y"]) ** 2)
-        return clipped(OPTIMIZERS["momentum"](), loss, v1.trainable_variables())
-
-    assert_law(partitioned)
-
-
 def case_subclasses_of_optimizers() -> None:
     class WithSuper(v1.train.MomentumOptimizer):  # type: ignore[misc]
         def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: Any = None) -> Any:
@@ -147,19 +131,6 @@ def case_two_optimizers_in_one_graph() -> None:
     assert_law(build)
 
 
-def case_gradient_of_a_gradient() -> None:
-    """The product with the Hessian: the inner gradient is marked too, and must not be averaged on its own."""
-
-    def build() -> Any:
-        loss, variables = model()
-        inner = tf.gradients(loss, variables[:1])[0]
-        product = tf.reduce_sum(inner * tf.ones([5, 3]))
-        gradients = tf.gradients(product, variables[:1])
-        return OPTIMIZERS["sgd"]().apply_gradients(zip(gradients, variables[:1], strict=True))
-
-    assert_law(build)
-
-
 def case_gradients_that_depend_on_applied_gradients() -> None:
     """Rewiring would close a cycle, so the gradients are averaged where they are applied."""
 
@@ -193,21 +164,6 @@ def case_variables_in_conditions_and_loops() -> None:
         assert_law(build)
     finally:
         (v1.enable_control_flow_v2 if was else v1.disable_control_flow_v2)()
-
-
-def case_training_step_inside_a_condition() -> None:
-    def build() -> Any:
-        loss, variables = model()
-        gradients, _ = tf.clip_by_global_norm([merged(g) for g in tf.gradients(loss, variables)], 0.3)
-
-        def step() -> Any:
-            pairs = zip(gradients, variables, strict=True)
-            with tf.control_dependencies([OPTIMIZERS["sgd"]().apply_gradients(pairs)]):
-                return tf.constant(True)
-
-        return v1.cond(tf.size(v1.get_default_graph().get_tensor_by_name("x:0")) > 0, step, lambda: tf.constant(False))
-
-    assert_law(build)
 
 
 def case_control_dependencies_around_apply() -> None:

@@ -16,7 +16,6 @@ from tests.multirank.oracle import Feed, assert_averages_matter, assert_close, d
 from tests.named import subtest
 
 Train = Callable[[list[Feed]], dict[str, np.ndarray]]
-Loss = Callable[[Feed], Any]
 
 
 def assert_program_law(
@@ -80,10 +79,6 @@ def clip(gradients: list[Any], limit: float = 0.2) -> list[Any]:
     return list(tf.clip_by_global_norm([merged(g) for g in gradients], limit)[0])
 
 
-def subtract(variables: list[Any], gradients: list[Any], rate: float = 0.3) -> None:
-    v1.train.GradientDescentOptimizer(rate).apply_gradients(zip(gradients, variables, strict=True))
-
-
 def step(model: Model, optimizer: Any, feed: Feed, limit: float = 0.2) -> None:
     with tf.GradientTape() as tape:
         loss = model.loss(feed)
@@ -125,34 +120,6 @@ def assert_equal_everywhere(values: dict[str, np.ndarray]) -> None:
     for other in everywhere(values):
         for name, value in other.items():
             np.testing.assert_array_equal(value, values[name], err_msg=name)
-
-
-def case_tapes_in_functions() -> None:
-    for name, make in OPTIMIZERS.items():
-        with subtest(name):
-            assert_program_law(loop(make, function=True))
-
-
-def case_eager_loops() -> None:
-    for name, make in OPTIMIZERS.items():
-        with subtest(name):
-            assert_program_law(loop(make, function=False))
-
-
-def case_variables_made_in_the_first_step() -> None:
-    for function in (True, False):
-        with subtest("in a function" if function else "eagerly"):
-            assert_program_law(loop(OPTIMIZERS["keras adam"], function, lazily=not function))
-
-
-def case_v1_minimize_in_eager_mode() -> None:
-    def train(feeds: list[Feed]) -> dict[str, np.ndarray]:
-        model, optimizer = Model(), OPTIMIZERS["v1 momentum"]()
-        for feed in feeds:
-            optimizer.minimize(lambda feed=feed: model.loss(feed), var_list=list(model.made.values()))
-        return model.values()
-
-    assert_program_law(train)
 
 
 def case_a_print_of_the_average_and_two_optimizers_in_one_function() -> None:
@@ -242,23 +209,6 @@ def case_work_alone_communicates_nothing() -> None:
     tfdist.barrier()
 
 
-def case_second_derivatives() -> None:
-    """A gradient that another tape records must not be averaged yet."""
-
-    def train(feeds: list[Feed]) -> dict[str, np.ndarray]:
-        model = Model()
-        for feed in feeds:
-            with tf.GradientTape() as outer:
-                with tf.GradientTape() as inner:
-                    loss = tf.reduce_mean((feed["x"] @ model.made["w"] - feed["y"]) ** 2)
-                gradient = inner.gradient(loss, model.made["w"])
-                total = loss + 0.0 * tf.reduce_sum(gradient**2)
-            subtract([model.made["w"]], [outer.gradient(total, model.made["w"])])
-        return {"w": model.made["w"].numpy()}
-
-    assert_program_law(train)
-
-
 def case_updates_under_a_condition_of_own_values_are_warned_of() -> None:
     """The conditions hold on all ranks here; the step's number and an average are no rank's own values."""
     number = tf.Variable(0)
@@ -299,34 +249,6 @@ def case_updates_under_a_condition_of_own_values_are_warned_of() -> None:
         assert warned(function, name) == (name == "own loss"), name
         if name != "step's number":  # an eager variable is none of the graph
             assert warned(graph, name) == (name == "own loss"), name
-
-
-def case_updates_without_an_optimizer() -> None:
-    """``assign_sub`` updates variables, in a function or eagerly with a tape that is still open."""
-
-    def train(function: bool) -> Train:
-        def run(feeds: list[Feed]) -> dict[str, np.ndarray]:
-            model = Model()
-
-            def update(feed: Feed) -> None:
-                with tf.GradientTape(persistent=not function) as tape:
-                    loss = model.loss(feed)
-                    if not function:
-                        gradients = tape.gradient(loss, list(model.made.values()))
-                if function:
-                    gradients = tape.gradient(loss, list(model.made.values()))
-                for variable, gradient in zip(model.made.values(), clip(gradients), strict=True):
-                    variable.assign_sub(0.3 * tf.convert_to_tensor(gradient))
-
-            call = tf.function(update) if function else update
-            for feed in feeds:
-                call({n: tf.constant(v) for n, v in feed.items()})
-            return model.values()
-
-        return run
-
-    assert_program_law(train(True))
-    assert_program_law(train(False))
 
 
 def case_variables_that_are_arguments() -> None:
@@ -383,65 +305,6 @@ def case_one_function_for_several_variables() -> None:
         with subtest(inside), warnings.catch_warnings():
             warnings.simplefilter("error")
             assert_program_law(train(inside))
-
-
-def case_gradients_that_leave_a_function() -> None:
-    """The averages leave the function; eager code or another function may clip and apply them."""
-
-    def train(inside: bool) -> Train:
-        def run(feeds: list[Feed]) -> dict[str, np.ndarray]:
-            model, optimizer = Model(), OPTIMIZERS["v1 momentum"]()
-            variables = list(model.made.values())
-
-            @tf.function
-            def gradients(feed: Feed) -> Any:
-                with tf.GradientTape() as tape:
-                    loss = model.loss(feed)
-                return tape.gradient(loss, variables)
-
-            def apply(feed: Feed) -> None:
-                optimizer.apply_gradients(list(zip(clip(gradients(feed)), variables, strict=True)))
-
-            call = tf.function(apply) if inside else apply
-            for feed in feeds:
-                call({n: tf.constant(v) for n, v in feed.items()})
-            return model.values()
-
-        return run
-
-    for inside in (True, False):
-        with subtest(inside), warnings.catch_warnings():
-            warnings.simplefilter("error")
-            assert_program_law(train(inside))
-
-
-def case_gradients_accumulated_by_another_function() -> None:
-    def train(feeds: list[Feed]) -> dict[str, np.ndarray]:
-        model, optimizer = Model(), OPTIMIZERS["keras sgd"]()
-        variables = list(model.made.values())
-        sums = [tf.Variable(tf.zeros_like(v), trainable=False) for v in variables]
-
-        @tf.function
-        def accumulate(feed: Feed) -> None:
-            with tf.GradientTape() as tape:
-                loss = model.loss(feed)
-            for total, gradient in zip(sums, tape.gradient(loss, variables), strict=True):
-                total.assign_add(tf.convert_to_tensor(gradient))
-
-        @tf.function
-        def apply() -> None:
-            gradients, _ = tf.clip_by_global_norm([total.read_value() for total in sums], 0.3)
-            optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
-            for total in sums:
-                total.assign(tf.zeros_like(total))
-
-        for k, feed in enumerate(feeds):
-            accumulate({n: tf.constant(v) for n, v in feed.items()})
-            if k % 2:
-                apply()
-        return model.values()
-
-    assert_program_law(train)
 
 
 def case_twins_in_one_function() -> None:
@@ -501,12 +364,6 @@ def case_collectives_in_functions() -> None:
         found = run(tf.constant([tfdist.rank() + k, 1.0]))
         expected = [(ranks + k).sum() + 2 * (ranks + k).max(), tfdist.size() + 2.0]
         np.testing.assert_allclose(found, expected, err_msg=f"call {k}")
-
-
-def case_what_xla_cannot_compile_is_told() -> None:
-    model, optimizer, feed = Model(), OPTIMIZERS["keras sgd"](), data(steps=1)[0]
-    told = refusal(lambda: tf.function(step, jit_compile=True)(model, optimizer, feed))
-    assert "tf.function step has jit_compile=True" in told and "Leave jit_compile out" in told
 
 
 def case_models_that_differ_are_told() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import tempfile
 import threading
 import warnings
 from collections.abc import Callable
@@ -15,13 +14,12 @@ import tensorflow as tf
 
 import tfdist
 from tests.multirank.cases_programs import Model, assert_equal_everywhere, assert_program_law, clip, refusal
-from tests.multirank.inside import everywhere, settings
+from tests.multirank.inside import settings
 from tests.multirank.oracle import (
     Feed,
     assert_close,
     assert_law,
     data,
-    merged,
     mine,
     one_process,
     placeholders,
@@ -75,12 +73,6 @@ def raw_operations(_: Any, gradients: list[Any], variables: list[Any]) -> Any:
     )
 
 
-def scattered(_: Any, gradients: list[Any], variables: list[Any]) -> Any:
-    dense, rows = gradients
-    update = v1.scatter_sub(variables[1], rows.indices, 0.3 * rows.values)
-    return tf.group(v1.assign_sub(variables[0], 0.3 * dense), update)
-
-
 def one_at_a_time(loss: Any, _: list[Any], variables: list[Any]) -> Any:
     return tf.group(*[v1.assign_sub(v, 0.3 * tf.convert_to_tensor(tf.gradients(loss, v)[0])) for v in variables])
 
@@ -108,23 +100,6 @@ def in_graph(update: Update, resource: bool = True) -> Callable[[], Any]:
             return update(loss, tf.gradients(loss, variables), variables)
 
     return build
-
-
-def case_graphs_that_assign() -> None:
-    """All variables are compared but accumulators: between two updates, each rank has its own values there."""
-    feeds = data(steps=STEPS)
-    for update in (adam_by_hand, clipped_sgd, raw_operations, scattered, one_at_a_time, accumulated):
-        for resource in (True,) if update in (raw_operations, accumulated) else (True, False):
-            with subtest(update, "resource" if resource else "reference"):
-                build = in_graph(update, resource)
-                expected = one_process(functools.partial(train, build, feeds))
-                found = train(build, [mine(f) for f in feeds], tfdist.rank())
-                own = [name for name in expected if name.endswith("_sum:0")]
-                assert_close({n: v for n, v in found.items() if n not in own}, _without(expected, own), 1e-5)
-
-
-def _without(values: dict[str, np.ndarray], names: list[str]) -> dict[str, np.ndarray]:
-    return {n: v for n, v in values.items() if n not in names}
 
 
 def case_one_message_for_what_is_assigned() -> None:
@@ -420,99 +395,6 @@ def case_inner_steps_of_equal_shapes_stay_own() -> None:
                 np.testing.assert_allclose(seen, losses[tfdist.rank()], rtol=1e-4)
 
 
-def by_function(apply: Callable[[Any, list[Any], list[Any]], None], clipped: bool = False) -> Any:
-    """Return a program with a function that returns gradients, loss and their norm."""
-
-    def run(feeds: list[Feed]) -> dict[str, np.ndarray]:
-        model = Model()
-        variables = list(model.made.values())
-
-        @tf.function
-        def compute(feed: Feed) -> Any:
-            with tf.GradientTape() as tape:
-                loss = model.loss(feed)
-            gradients = [merged(g) for g in tape.gradient(loss, variables)]
-            return loss, clip(gradients) if clipped else gradients, tf.linalg.global_norm(gradients)
-
-        norms = []
-        for feed in feeds:
-            loss, gradients, norm = compute({n: tf.constant(v) for n, v in feed.items()})
-            apply(loss, gradients, variables)
-            norms.append(norm.numpy())
-        return {**model.values(), "norms": np.array(norms)}
-
-    return run
-
-
-def case_gradients_that_leave_a_function_and_are_assigned() -> None:
-    def assign(_: Any, gradients: list[Any], variables: list[Any]) -> None:
-        for gradient, variable in zip(gradients, variables, strict=True):
-            variable.assign_sub(0.3 * tf.convert_to_tensor(gradient))
-
-    def through_numpy(_: Any, gradients: list[Any], variables: list[Any]) -> None:
-        flat = np.concatenate([tf.convert_to_tensor(g).numpy().ravel() for g in gradients])
-        start = 0
-        for variable in variables:
-            size = int(np.prod(variable.shape))
-            variable.assign(variable.numpy() - 0.3 * flat[start : start + size].reshape(variable.shape))
-            start += size
-
-    for apply in (assign, through_numpy):
-        for clipped in (True, False):
-            with subtest(apply, clipped):
-                assert_program_law(by_function(apply, clipped), steps=STEPS)
-
-
-def case_eager_updates_by_hand() -> None:
-    def run(feeds: list[Feed]) -> dict[str, np.ndarray]:
-        model = Model()
-        for feed in feeds:
-            with tf.GradientTape() as tape:
-                loss = model.loss({n: tf.constant(v) for n, v in feed.items()})
-            variables = list(model.made.values())
-            for gradient, variable in zip(clip(tape.gradient(loss, variables)), variables, strict=True):
-                variable.assign_sub(0.3 * tf.convert_to_tensor(gradient))
-        return model.values()
-
-    assert_program_law(run, steps=STEPS)
-
-
-def newton(function: bool, apply: Callable[[Any, Any], None]) -> Any:
-    """Return a program with Newton's method, as in TensorFlow's guide of advanced differentiation."""
-
-    def run(feeds: list[Feed]) -> dict[str, np.ndarray]:
-        w = tf.Variable(tf.random.normal([5, 3], stddev=0.3), name="w")
-
-        def step(x: Any, y: Any) -> None:
-            with tf.GradientTape() as second:
-                with tf.GradientTape() as first:
-                    loss = tf.reduce_mean((tf.tanh(x @ w) - y) ** 2)
-                gradient = first.gradient(loss, w)
-            hessian = tf.reshape(second.jacobian(gradient, w), [15, 15])
-            apply(w, tf.reshape(tf.linalg.solve(hessian + tf.eye(15), tf.reshape(gradient, [15, 1])), [5, 3]))
-
-        call = tf.function(step) if function else step
-        for feed in feeds:
-            call(tf.constant(feed["x"]), tf.constant(feed["y"]))
-        return {"w": w.numpy()}
-
-    return run
-
-
-def case_newtons_method() -> None:
-    def by_optimizer(w: Any, update: Any) -> None:
-        v1.train.GradientDescentOptimizer(1.0).apply_gradients([(update, w)])
-
-    def by_hand(w: Any, update: Any) -> None:
-        w.assign_sub(update)
-
-    for function, apply in ((True, by_optimizer), (True, by_hand), (False, by_optimizer)):
-        with subtest("function" if function else "eager", apply):
-            assert_program_law(newton(function, apply), steps=STEPS, tolerance=1e-4)
-    told = refusal(lambda: newton(False, by_hand)([mine(f) for f in data(steps=2)]))
-    assert "are not averaged: another tape records" in told and "tf.function" in told, told
-
-
 def case_a_look_at_gradients_alone_leaves_the_next_step_as_it_is() -> None:
     w, x = tf.Variable([1.0, 2.0], name="w"), tf.constant([1.0, 3.0]) * (tfdist.rank() + 1.0)
     optimizer = v1.train.GradientDescentOptimizer(0.5)
@@ -640,36 +522,6 @@ def case_strings_begin_with_rank_0s() -> None:
         assert tape.gradient(loss, trained).numpy() == 0 and text.numpy() == b"rank 0"
 
 
-def case_values_set_between_steps() -> None:
-    """Reptile's outer loop, and a fold's new start: the values were read or saved before rank 0's arrived."""
-    for function, restored in ((True, False), (False, False), (True, True)):
-
-        def run(feeds: list[Feed], function: bool = function, restored: bool = restored) -> dict[str, np.ndarray]:
-            model, optimizer = Model(), tf.keras.optimizers.SGD(0.3)
-            variables = list(model.made.values())
-            start = [v.numpy() for v in variables]
-            directory = tempfile.TemporaryDirectory()
-            saved = tf.train.Checkpoint(**model.made).write(f"{directory.name}/start")
-
-            def step(feed: Feed) -> None:
-                with tf.GradientTape() as tape:
-                    loss = model.loss(feed)
-                optimizer.apply_gradients(list(zip(tape.gradient(loss, variables), variables, strict=True)))
-
-            call = tf.function(step) if function else step
-            for number, feed in enumerate(feeds):
-                if number == 3 and restored:
-                    tf.train.Checkpoint(**model.made).read(saved)
-                elif number == 3:
-                    for variable, value in zip(variables, start, strict=True):
-                        variable.assign(value)
-                call({n: tf.constant(v) for n, v in feed.items()})
-            return model.values()
-
-        with subtest("function" if function else "eager", "restored" if restored else "assigned"):
-            assert_program_law(run, steps=STEPS)
-
-
 def case_a_tape_in_another_thread() -> None:
     """A tape of another thread in ``alone`` does not stop the averaging of this thread's gradients."""
     model, ready, done = Model(), threading.Event(), threading.Event()
@@ -746,38 +598,6 @@ def case_towers_built_in_another_order() -> None:
         np.testing.assert_array_equal(variable.numpy(), 10 * int(name[-1]), err_msg=name)
     told = refusal(lambda: tape.gradient(loss, list(towers.values())))
     assert "tower_1" in told and "tower_2" in told and "in another order" in told, told
-
-
-def case_variables_of_a_loaded_model() -> None:
-    """They have another class, but also get rank 0's values before the first gradient."""
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as directory:
-        with tfdist.alone("saving a model"):
-            saved = Model()
-            saved.call = tf.function(lambda x: tf.tanh(x @ saved.made["w"]), [tf.TensorSpec([None, 5])])
-            tf.saved_model.save(saved, directory)
-        tfdist.barrier()
-        loaded = tf.saved_model.load(directory)
-    variables, optimizer = [loaded.made["w"]], tf.keras.optimizers.Adam(0.1)
-    first = everywhere(variables[0].numpy())[0]
-    feeds = data(steps=1)
-
-    def step(feed: Feed, w: Any) -> None:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((loaded.call(tf.constant(feed["x"])) - feed["y"]) ** 2)
-        optimizer.apply_gradients([(tape.gradient(loss, w), w)])
-
-    step(mine(feeds[0]), variables[0])
-
-    def expected() -> dict[str, np.ndarray]:
-        w, adam = tf.Variable(first), tf.keras.optimizers.Adam(0.1)
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((tf.tanh(feeds[0]["x"] @ w) - feeds[0]["y"]) ** 2)
-        adam.apply_gradients([(tape.gradient(loss, w), w)])
-        return {"w": w.numpy()}
-
-    assert_close({"w": variables[0].numpy()}, one_process(expected), 1e-5)
 
 
 def case_a_shape_that_depends_on_the_rank() -> None:

@@ -100,16 +100,16 @@ _SLOW = (
     ),
     *_of("loss_scale", "an_overflow_is_left_out_in_functions", "an_overflow_in_fit", "a_checkpoint"),
     *_of("loss_scale", "an_overflow_among"),
-    *_of("keras", "ways", "equal", "two_models", "eagerly", "embeddings_are", "optimizers", "a_metric"),
+    *_of("keras", "equal", "two_models", "embeddings_are", "a_metric"),
     *_of("tf_keras", "compiled", "fit_a_subclass", "fit_sequential", "loops"),
     *_of("batch_normalization", "evaluation"),
     *_of("accumulation", "fit_and", "the_last", "functions", "steps_inside", "sessions_with", "what"),
     *_of("local_sgd", "the_state"),
     *_of("streamed_blocks", "a_checkpoint_in"),
     *_of("derivatives", "contrastive"),
-    *_of("writes", "newtons", "gradients_of", "graphs"),
+    *_of("writes", "gradients_of"),
     *_of("variables", "aliases"),
-    *_of("law", "reference", "subclasses"),
+    *_of("law", "subclasses"),
     *_of("ddl", "reduced_gradients", "metrics"),
     *_of("engine", "random", "law_with"),
     *_of("apart", "in_fit_of_tf_keras"),
@@ -160,7 +160,7 @@ _LAUNCHES = (
                 "join",
             ),
             *_of("engine", "compressed"),
-            *_of("law", "clipped", "reference", "subclasses", "minimize"),
+            *_of("law", "clipped", "subclasses", "minimize"),
             *_of("streamed_blocks", "each_step"),
             *_of("variables", "monitored", "aliases", "several", "rank_0_restores", "first_step"),
         ),
@@ -266,6 +266,17 @@ HOROVOD = (
         settings=(("TF_USE_LEGACY_KERAS", "1"),),
     ),
 )
+# The programs of the law. Those of sessions have a job of their own, which switches TensorFlow 2's behaviour off.
+_OF_A_PROGRAM = ["rank", "size"]
+_IN_SESSIONS = ("law.graph",)
+_OTHERS = ("law.functions", "law.eager", "law.fit")
+_SOME = ("law.functions.", "law.functions_derivatives.", "law.eager", "law.fit.", "law.fit_steps.")
+LAW = (
+    Launch("law, 2", 2, _SOME, more=_OTHERS),
+    Launch("law in sessions, 2", 2, _IN_SESSIONS),
+    Launch("law, 3", 3, (), more=_OTHERS),
+    Launch("law in sessions, 3", 3, (), more=_IN_SESSIONS),
+)
 _BETWEEN_HOSTS = (
     *_ADDING,
     "cases_int8.",
@@ -316,20 +327,29 @@ _PACKAGES: dict[str, tuple[tuple[str, str], ...]] = {
 PACKAGES = tuple(
     Launch(package, 2, (f"ecosystem.cases_{package}.",), settings=settings) for package, settings in _PACKAGES.items()
 )
-LAUNCHES = {launch.name: launch for launch in (*_LAUNCHES, *HOROVOD, *HOSTS, *PACKAGES)}
+LAUNCHES = {launch.name: launch for launch in (*_LAUNCHES, *HOROVOD, *LAW, *HOSTS, *PACKAGES)}
 
 
 @functools.cache
 def case_names() -> tuple[str, ...]:
     """Return the names of all cases, without importing TensorFlow into the test process."""
     here = Path(__file__).parent
-    return tuple(
+    cases = tuple(
         f"{folder}{path.stem}.{node.name}"
         for folder, paths in (("", here), *((f"{name}.", here.parent / name) for name in ("ecosystem", "horovod")))
         for path in sorted(paths.glob("cases_*.py"))
         for node in ast.parse(path.read_text()).body
         if isinstance(node, ast.FunctionDef) and node.name.startswith("case_")
     )
+    programs = tuple(
+        f"law.{path.stem}.{node.name}"
+        for path in sorted((here.parent / "law").glob("[efg]*.py"))
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef)
+        and node.name[0] != "_"
+        and [a.arg for a in node.args.args] == _OF_A_PROGRAM
+    )
+    return cases + programs
 
 
 @functools.cache

@@ -1,8 +1,8 @@
 """Runs cases on all ranks of one launch: ``mpirun -n N python -m tests.multirank.runner REPORT MODULE.CASE...``.
 
 A case is a function ``case_*`` in a module ``cases_*`` of this folder. For another folder of the tests, its name comes
-first: ``ecosystem.cases_sonnet.case_adam``. Every rank calls the case; it fails if it raises on any rank. Rank 0 writes
-the report, which has one JSON line per case.
+first: ``ecosystem.cases_sonnet.case_adam``. The programs of ``law/`` are cases, too: ``law.eager.accumulated``. Every
+rank calls the case; it fails if it raises on any rank. Rank 0 writes the report, which has one JSON line per case.
 """
 
 from __future__ import annotations
@@ -50,12 +50,10 @@ def main(report: Path, cases: Sequence[str]) -> None:
     faulthandler.enable()  # a rank that ends with SIGSEGV prints the line, and so the case
     output = report.open("w") if tfdist.rank() == 0 else None
     for case in cases:
-        module, _, name = case.rpartition(".")
-        module = module if "." in module else f"multirank.{module}"
         start, processor_start, failure = time.monotonic(), time.process_time(), ""
         try:
             with _showing_where(f"rank {tfdist.rank()}: {case}"):
-                getattr(importlib.import_module(f"tests.{module}"), name)()
+                _call(case)
         except Exception:
             failure = traceback.format_exc()
             sys.stderr.write(f"rank {tfdist.rank()}: {case} failed:\n{failure}")  # others may wait for this rank
@@ -70,6 +68,16 @@ def main(report: Path, cases: Sequence[str]) -> None:
             }
             output.write(json.dumps(line) + "\n")
             output.flush()
+
+
+def _call(case: str) -> None:
+    *folder, module, name = case.split(".")
+    if folder == ["law"]:
+        from tests.law.check import check
+
+        check(module, name)
+    else:
+        getattr(importlib.import_module(".".join(["tests", *(folder or ["multirank"]), module])), name)()
 
 
 if __name__ == "__main__":

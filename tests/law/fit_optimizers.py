@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import layers
 
-from conformance_programs.data import arrays, rows
+from tests.law.data import arrays, rows
 
 
 def _fitted(rank, size, optimizer, model=None, epochs=2, **options):

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from tensorflow.python.ops import gen_training_ops as training_ops
 
-from conformance_programs.data import batches
+from tests.law.data import batches
 
 
 def _model(use_resource=None):

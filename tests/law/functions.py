@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from conformance_programs.data import batches
+from tests.law.data import batches
 
 
 class Network(tf.Module):
@@ -46,20 +46,23 @@ def optimizer_inside(rank, size):
 
 
 def gradients_leave(rank, size):
-    """The function returns loss and gradients, which an optimizer applies outside."""
+    """The function returns loss, clipped gradients and their norm; an optimizer applies the gradients outside."""
     network = Network()
     optimizer = tf.keras.optimizers.SGD(0.1, momentum=0.9)
+
+    norms = []
 
     @tf.function
     def loss_and_gradients(x, y):
         with tf.GradientTape() as tape:
             loss = network.loss(x, y)
-        return loss, tape.gradient(loss, network.trainable_variables)
+        return loss, *tf.clip_by_global_norm(tape.gradient(loss, network.trainable_variables), 0.1)
 
     for x, y, _ in batches(rank, size):
-        _, gradients = loss_and_gradients(tf.constant(x), tf.constant(y))
+        _, gradients, norm = loss_and_gradients(tf.constant(x), tf.constant(y))
         optimizer.apply_gradients(zip(gradients, network.trainable_variables))
-    return _values(network)
+        norms.append(norm.numpy())
+    return {**_values(network), "norms": np.array(norms)}
 
 
 def gradients_subtracted_outside(rank, size):

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from conformance_programs.data import batches
+from tests.law.data import batches
 
 
 def _variables():

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from conformance_programs.data import batches
+from tests.law.data import batches
 
 
 def _model():
@@ -43,8 +43,7 @@ def reptile(rank, size):
     return _weights(model)
 
 
-def folds(rank, size):
-    """Cross-validation: weights are set back to the first ones before each fold."""
+def _folds(step, rank, size):
     model = _model()
     data = batches(rank, size, 6)
     first, results = model.get_weights(), {}
@@ -53,9 +52,19 @@ def folds(rank, size):
         optimizer = keras.optimizers.Adam(0.05, epsilon=1e-3)
         for number, (x, y, _) in enumerate(data):
             if number % 3 != fold:
-                _step(model, optimizer, x, y)
+                step(model, optimizer, x, y)
         results[f"fold {fold}"] = model.get_weights()[0]
     return results
+
+
+def folds(rank, size):
+    """Cross-validation: weights are set back to the first ones before each fold."""
+    return _folds(_step, rank, size)
+
+
+def folds_of_a_function(rank, size):
+    """Cross-validation by a function."""
+    return _folds(lambda *arguments: tf.function(_step)(*arguments), rank, size)
 
 
 def best_weights_kept(rank, size):
@@ -71,21 +80,63 @@ def best_weights_kept(rank, size):
     return _weights(model)
 
 
+def _newton_direction(w, x, y):
+    """Return Newton's direction for a convex loss, with the Hessian as the Jacobian of the gradient."""
+    with tf.GradientTape() as outer:
+        with tf.GradientTape() as inner:
+            loss = tf.reduce_mean(tf.math.log(tf.cosh(x @ w - y))) + 0.1 * tf.reduce_sum(w**2)
+        gradient = inner.gradient(loss, w)
+    hessian = tf.reshape(outer.jacobian(gradient, w), [15, 15])
+    return tf.reshape(tf.linalg.solve(hessian, tf.reshape(gradient, [15, 1])), [5, 3])
+
+
 def newton(rank, size):
-    """A step of Newton's method: the Jacobian of the gradient, and assign_sub."""
+    """A step of Newton's method, by assign_sub.
+
+    Refused: another tape records operations on them. Put the step into a tf.function.
+    """
     w = tf.Variable(tf.random.normal([5, 3], stddev=0.5))
     for x, y, _ in batches(rank, size, 3):
-        with tf.GradientTape() as outer:
-            with tf.GradientTape() as inner:
-                loss = tf.reduce_mean(tf.math.log(tf.cosh(x @ w - y))) + 0.1 * tf.reduce_sum(w**2)
-            gradient = inner.gradient(loss, w)
-        hessian = tf.reshape(outer.jacobian(gradient, w), [15, 15])
-        w.assign_sub(tf.reshape(tf.linalg.solve(hessian, tf.reshape(gradient, [15, 1])), [5, 3]) * 0.5)
+        w.assign_sub(0.5 * _newton_direction(w, x, y))
+    return {"w": w.numpy()}
+
+
+def newton_by_an_optimizer(rank, size):
+    """A step of Newton's method, applied by an optimizer."""
+    w, optimizer = tf.Variable(tf.random.normal([5, 3], stddev=0.5)), keras.optimizers.SGD(0.5)
+    for x, y, _ in batches(rank, size, 3):
+        optimizer.apply([_newton_direction(w, x, y)], [w])
+    return {"w": w.numpy()}
+
+
+def forward_gradient(rank, size):
+    """Forward gradients (Baydin et al. 2022, equation 1), clipped: a ForwardAccumulator along one direction."""
+    w = tf.Variable(tf.random.normal([5, 3], stddev=0.5))
+    for number, (x, y, _) in enumerate(batches(rank, size)):
+        direction = tf.eye(5, 3) * (1.0 if number % 2 else -0.5) + 0.1
+        with tf.autodiff.ForwardAccumulator(w, direction) as accumulator:
+            loss = tf.reduce_mean((x @ w - y) ** 2)
+        w.assign_sub(0.3 * tf.tanh(accumulator.jvp(loss)) * direction)
+    return {"w": w.numpy()}
+
+
+def product_with_the_hessian_by_an_optimizer(rank, size):
+    """A product with the Hessian by a tape within a ForwardAccumulator, applied by an optimizer of TensorFlow 1."""
+    w, optimizer = tf.Variable(tf.random.normal([5, 3], stddev=0.5)), tf.compat.v1.train.GradientDescentOptimizer(0.3)
+    for x, y, _ in batches(rank, size):
+        with tf.autodiff.ForwardAccumulator(w, tf.eye(5, 3) + 0.1) as accumulator:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((tf.tanh(x @ w) - y) ** 2)
+            gradient = tape.gradient(loss, w)
+        optimizer.apply_gradients([(tf.tanh(accumulator.jvp(gradient)), w)])
     return {"w": w.numpy()}
 
 
 def gauss_newton(rank, size):
-    """Least squares: the Jacobian of the residuals, its product with itself, a damped step."""
+    """Least squares: the Jacobian of the residuals, its product with itself, a damped step.
+
+    Refused: they are the derivatives of each of several numbers.
+    """
     w = tf.Variable(tf.random.normal([5, 1], stddev=0.5))
     for x, y, _ in batches(rank, size, 3):
         with tf.GradientTape() as tape:

@@ -5,8 +5,9 @@ import tempfile
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from tensorflow.core.protobuf import config_pb2
 
-from conformance_programs.data import arrays, batches, rows
+from tests.law.data import arrays, batches, rows
 
 
 def _model():
@@ -35,6 +36,69 @@ def callable_of_a_session(rank, size):
         for features, labels, _ in batches(rank, size):
             train(features, labels)
         return _values(session)
+
+
+def callable_from_options(rank, size):
+    """session._make_callable_from_options, as Keras makes its callables."""
+    x, y, loss = _model()
+    step = tf.train.AdamOptimizer(0.05, epsilon=1e-3).minimize(loss)
+    options = config_pb2.CallableOptions(feed=[x.name, y.name], fetch=[loss.name], target=[step.name])
+    with tf.Session() as session:
+        session.run([v.initializer for v in tf.global_variables()])
+        train = session._make_callable_from_options(options)
+        for features, labels, _ in batches(rank, size):
+            train(features, labels)
+        return _values(session)
+
+
+class _Values(tf.train.SessionRunHook):
+    """Reads the variables at the end of a monitored session."""
+
+    def end(self, session):
+        self.found = _values(session)
+
+
+def scaffold_and_hooks(rank, size):
+    """Only rank 0 has a folder and a Scaffold whose init_fn sets values; hooks watch the loss and end the training."""
+    x, y, loss = _model()
+    step = tf.train.AdamOptimizer(0.05, epsilon=1e-3).minimize(loss, tf.train.get_or_create_global_step())
+
+    def start(scaffold, session):
+        if rank == 0:
+            for v in tf.trainable_variables():
+                v.load(np.full(v.shape.as_list(), 0.3, "float32"), session)
+
+    values = _Values()
+    hooks = [tf.train.StopAtStepHook(last_step=4), tf.train.NanTensorHook(loss), values]
+    data = iter(batches(rank, size))
+    with tempfile.TemporaryDirectory() as folder:
+        with tf.train.MonitoredTrainingSession(
+            checkpoint_dir=folder if rank == 0 else None,
+            scaffold=tf.train.Scaffold(init_fn=start, saver=tf.train.Saver(max_to_keep=1)),
+            save_checkpoint_steps=2,
+            hooks=hooks,
+        ) as session:
+            while not session.should_stop():
+                features, labels, _ = next(data)
+                session.run({"train": step}, {x: features, y: labels})
+        assert (tf.train.latest_checkpoint(folder) is not None) == (rank == 0)
+    return values.found
+
+
+def step_functions(rank, size):
+    """SingularMonitoredSession.run_step_fn."""
+    x, y, loss = _model()
+    step = tf.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
+    values, data = _Values(), iter(batches(rank, size))
+
+    def one(step_context):
+        features, labels, _ = next(data)
+        step_context.session.run(step, {x: features, y: labels})
+
+    with tf.train.SingularMonitoredSession(hooks=[values]) as session:
+        for _ in range(5):
+            session.run_step_fn(one)
+    return values.found
 
 
 def interactive_session(rank, size):

@@ -2,7 +2,7 @@
 
 import tensorflow.compat.v1 as tf
 
-from conformance_programs.data import batches
+from tests.law.data import batches
 
 
 def _dense(inputs, units, name, activation=None):

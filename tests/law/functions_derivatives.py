@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from conformance_programs.data import PARTS, batches
+from tests.law.data import PARTS, batches
 
 
 def _linear():
@@ -195,7 +195,24 @@ def forward_mode(rank, size):
     def train_step(x, y, direction):
         with tf.autodiff.ForwardAccumulator(w, direction) as accumulator:
             loss = tf.reduce_mean((x @ w - y) ** 2)
-        w.assign_sub(0.3 * accumulator.jvp(loss) * direction)
+        w.assign_sub(0.3 * tf.tanh(accumulator.jvp(loss)) * direction)
+
+    for number, (x, y, _) in enumerate(batches(rank, size)):
+        train_step(tf.constant(x), tf.constant(y), tf.eye(5, 3) * (1.0 if number % 2 else -0.5) + 0.1)
+    return {"w": w.numpy()}
+
+
+def forward_over_backward(rank, size):
+    """A product with the Hessian, as TensorFlow's guide recommends it: a tape within a ForwardAccumulator."""
+    w, _ = _linear()
+
+    @tf.function
+    def train_step(x, y, direction):
+        with tf.autodiff.ForwardAccumulator(w, direction) as accumulator:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((tf.tanh(x @ w) - y) ** 2)
+            gradient = tape.gradient(loss, w)
+        w.assign_sub(0.3 * tf.tanh(accumulator.jvp(gradient)))
 
     for number, (x, y, _) in enumerate(batches(rank, size)):
         train_step(tf.constant(x), tf.constant(y), tf.eye(5, 3) * (1.0 if number % 2 else -0.5) + 0.1)

@@ -4,7 +4,7 @@ import keras
 import tensorflow as tf
 from keras import layers
 
-from conformance_programs.data import arrays, rows
+from tests.law.data import arrays, rows
 
 
 def _weights(*models):

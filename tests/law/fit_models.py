@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
-from conformance_programs.data import arrays, batches, rows
+from tests.law.data import arrays, batches, rows
 
 
 def _fitted(model, x, y, size, optimizer=None, loss="mse", epochs=2):

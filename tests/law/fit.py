@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
-from conformance_programs.data import arrays, rows
+from tests.law.data import arrays, rows
 
 
 def _sequential():
