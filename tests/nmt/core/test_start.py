@@ -1,7 +1,8 @@
-"""Programs that need TensorFlow say in one message that it is missing, on one rank and on two."""
+"""The import of TensorFlow by a program: what it logs, and one message if TensorFlow is missing."""
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -28,6 +29,27 @@ def test_programs_say_it_once(program: str, without_tensorflow: dict[str, str]) 
 def test_two_ranks_say_it_once(without_tensorflow: dict[str, str]) -> None:
     finished = mpirun(2, ["-m", "nmt.nmt"], 60, without_tensorflow)
     assert finished.code and finished.errors.count(SAID) == 1 and "Traceback" not in finished.errors, finished
+
+
+# A module in place of TensorFlow, which logs before it reads the level, and ends the process.
+_LOGS = """
+import os, sys
+os.write(2, b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\\n"
+            b"I0000 00:00:1795989553.992201 28511 port.cc:153] oneDNN custom operations are on.\\n"
+            b"F0000 00:00:1795989553.992611 28511 cpu.cc:31] last words\\n")
+os.abort()
+"""
+
+
+@pytest.mark.parametrize("level", ["", "0"])
+def test_only_what_ends_the_process_is_shown(tmp_path: Path, level: str) -> None:
+    (tmp_path / "tensorflow.py").write_text(_LOGS)
+    told = {"TF_CPP_MIN_LOG_LEVEL": level} if level else {}
+    program = ["env", "-u", "TF_CPP_MIN_LOG_LEVEL", *(f"{n}={v}" for n, v in told.items()), sys.executable]
+    finished = run([*program, "-m", "nmt.nmt"], 60, {"PYTHONPATH": f"{tmp_path}:{ROOT}"})
+    said = finished.errors.splitlines()
+    assert finished.code == -signal.SIGABRT and "last words" in said[-1], finished
+    assert len(said) == (3 if level else 1), finished
 
 
 def test_programs_without_tensorflow_run(without_tensorflow: dict[str, str]) -> None:
