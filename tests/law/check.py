@@ -116,16 +116,16 @@ def _heard() -> Iterator[list[str]]:
 
 def _start_afresh(in_sessions: bool, rank: int) -> None:
     """Reset graphs, sessions and seeds, so that the program starts almost as in a new process."""
-    import keras
     import tensorflow as tf
 
     gc.collect()
     if in_sessions:
         tf.compat.v1.disable_v2_behavior()  # for the rest of the job
+    tf.keras.backend.clear_session()
+    if in_sessions:
         tf.compat.v1.reset_default_graph()
         tf.compat.v1.set_random_seed(rank)
     else:
-        keras.utils.clear_session()
         tf.random.set_seed(rank)
     random.seed(rank)
     np.random.seed(rank)

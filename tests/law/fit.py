@@ -1,18 +1,18 @@
-"""Keras 3 programs: compile and fit, with models and data of all kinds."""
+"""Programs of Keras: compile and fit, with models and data of all kinds."""
 
-import keras
 import numpy as np
 import tensorflow as tf
-from keras import layers
+from tensorflow import keras
+from tensorflow.keras import layers
 
 from tests.law.data import arrays, rows
 
 
-def _sequential():
+def two_layers():
     return keras.Sequential([keras.Input([5]), layers.Dense(7, activation="tanh"), layers.Dense(3)])
 
 
-def _weights(model):
+def weights_of(model):
     return {str(n): w for n, w in enumerate(model.get_weights())}
 
 
@@ -20,12 +20,12 @@ def _fit(model, rank, size, optimizer=None, **options):
     x, y, _ = arrays(rank, size, 4)
     model.compile(optimizer=optimizer or keras.optimizers.Adam(0.05, epsilon=1e-3), loss="mse")
     model.fit(x, y, batch_size=rows(size), epochs=2, shuffle=False, verbose=0, **options)
-    return _weights(model)
+    return weights_of(model)
 
 
 def sequential(rank, size):
     """A Sequential model with an input shape, trained with Adam."""
-    return _fit(_sequential(), rank, size)
+    return _fit(two_layers(), rank, size)
 
 
 def functional(rank, size):
@@ -84,10 +84,10 @@ def train_step_without_optimizer(rank, size):
 def from_a_dataset(rank, size):
     """A tf.data.Dataset, batched and prefetched."""
     x, y, _ = arrays(rank, size, 4)
-    model = _sequential()
+    model = two_layers()
     model.compile(keras.optimizers.SGD(0.1, momentum=0.9), keras.losses.MeanSquaredError())
     model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(rows(size)).prefetch(2), epochs=2, verbose=0)
-    return _weights(model)
+    return weights_of(model)
 
 
 def from_a_generator(rank, size):
@@ -99,57 +99,39 @@ def from_a_generator(rank, size):
             for start in range(0, len(x), rows(size)):
                 yield x[start : start + rows(size)], y[start : start + rows(size)]
 
-    model = _sequential()
+    model = two_layers()
     model.compile("rmsprop", "mse")
     model.optimizer.epsilon = 1e-2
     model.fit(generate(), steps_per_epoch=4, epochs=2, verbose=0)
-    return _weights(model)
-
-
-def from_a_py_dataset(rank, size):
-    """A keras.utils.PyDataset."""
-    x, y, _ = arrays(rank, size, 4)
-
-    class Batches(keras.utils.PyDataset):
-        def __len__(self):
-            return len(x) // rows(size)
-
-        def __getitem__(self, index):
-            part = slice(index * rows(size), (index + 1) * rows(size))
-            return x[part], y[part]
-
-    model = _sequential()
-    model.compile(keras.optimizers.Adam(0.05, epsilon=1e-3), "mse")
-    model.fit(Batches(), epochs=2, shuffle=False, verbose=0)
-    return _weights(model)
+    return weights_of(model)
 
 
 def train_on_batch(rank, size):
     """model.train_on_batch in a loop of the script."""
     x, y, _ = arrays(rank, size)
-    model = _sequential()
+    model = two_layers()
     model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
     for start in range(0, len(x), rows(size)):
         model.train_on_batch(x[start : start + rows(size)], y[start : start + rows(size)])
-    return _weights(model)
+    return weights_of(model)
 
 
 def eagerly(rank, size):
     """compile(run_eagerly=True)."""
     x, y, _ = arrays(rank, size, 3)
-    model = _sequential()
+    model = two_layers()
     model.compile(keras.optimizers.Adam(0.05, epsilon=1e-3), "mse", run_eagerly=True)
     model.fit(x, y, batch_size=rows(size), shuffle=False, verbose=0)
-    return _weights(model)
+    return weights_of(model)
 
 
 def several_steps_at_once(rank, size):
     """compile(steps_per_execution=2, jit_compile=True)."""
     x, y, _ = arrays(rank, size, 4)
-    model = _sequential()
+    model = two_layers()
     model.compile(keras.optimizers.Adam(0.05, epsilon=1e-3), "mse", steps_per_execution=2, jit_compile=True)
     model.fit(x, y, batch_size=rows(size), epochs=2, shuffle=False, verbose=0)
-    return _weights(model)
+    return weights_of(model)
 
 
 def several_losses(rank, size):
@@ -162,13 +144,13 @@ def several_losses(rank, size):
     losses = {"value": "mse", "kind": keras.losses.SparseCategoricalCrossentropy(from_logits=True)}
     model.compile(keras.optimizers.SGD(0.2), losses, loss_weights={"value": 1.0, "kind": 0.3}, metrics={"value": "mae"})
     model.fit(x, {"value": y, "kind": category}, batch_size=rows(size), epochs=2, shuffle=False, verbose=0)
-    return _weights(model)
+    return weights_of(model)
 
 
 def sample_weight(rank, size):
     """A weight for each sample."""
     x, _, _ = arrays(rank, size, 4)
-    return _fit(_sequential(), rank, size, keras.optimizers.SGD(0.2), sample_weight=np.abs(x[:, 0]))
+    return _fit(two_layers(), rank, size, keras.optimizers.SGD(0.2), sample_weight=np.abs(x[:, 0]))
 
 
 def class_weight(rank, size):
@@ -178,14 +160,14 @@ def class_weight(rank, size):
     model.compile(keras.optimizers.SGD(0.5), "sparse_categorical_crossentropy", metrics=["accuracy"])
     weights = {k: 1.0 + 0.5 * k for k in range(7)}
     model.fit(x, category, batch_size=rows(size), epochs=2, shuffle=False, verbose=0, class_weight=weights)
-    return _weights(model)
+    return weights_of(model)
 
 
 def validation_data(rank, size):
     """validation_data, and validation_split in a second fit."""
     x, y, _ = arrays(rank, size, 4)
-    model = _sequential()
+    model = two_layers()
     model.compile(keras.optimizers.Adam(0.05, epsilon=1e-3), "mse", metrics=["mae"])
     model.fit(x, y, rows(size), epochs=2, shuffle=False, verbose=0, validation_data=(x[:4], y[:4]))
     model.fit(x, y, rows(size), shuffle=False, verbose=0, validation_split=0.25)
-    return _weights(model)
+    return weights_of(model)

@@ -14,7 +14,7 @@ import pytest
 from tests.cluster.hosts import obstacle
 from tests.multirank.launches import PACKAGES, Launch, results
 
-# word in a case's name -> package that these cases need, in addition to tfdist's requirements
+# word in the name of a case or a launch -> package that these cases need, in addition to tfdist's requirements
 _NEEDS = {"tf_keras": "tf_keras", **{launch.wanted[0]: launch.name for launch in PACKAGES}}
 
 
@@ -28,7 +28,7 @@ def test_case(
     if launch.hosts and obstacle():
         pytest.skip(obstacle())
     for word, needed in _NEEDS.items():
-        if word in case and importlib.util.find_spec(needed) is None:
+        if word in f"{launch.name} {case}" and importlib.util.find_spec(needed) is None:
             pytest.skip(f"{needed} is not installed")
     cases, endings = results(launch, tuple(selected[launch]))
     if case not in cases:

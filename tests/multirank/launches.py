@@ -59,6 +59,7 @@ def _of(module: str, *names: str) -> tuple[str, ...]:
 
 
 _COLLECTIVES = (("TFDIST_ENGINE", "collectives"),)
+_KERAS_2 = (("TF_USE_LEGACY_KERAS", "1"),)  # tf.keras is then tf_keras
 _OF_COLLECTIVES = "cases_tensorflow_collectives."  # assert nothing with other engines
 # Cases of other engines, which count their operations or read gradients on the host. Joins are refused.
 _IN_THE_GRAPH = (
@@ -80,7 +81,7 @@ _SLICES = _of("engine", "every", "random", "rows", "large", "groups", "join")
 # Variations of the same mechanisms, which differ in TensorFlow's or Keras's own code, or which tests/nmt covers.
 _VARIATIONS = (
     *_of("keras", "variations", "reduced_precision", "embeddings_unmerged"),
-    *_of("tf_keras", "mixed", "fit_functional", "fit_several"),
+    *_of("tf_keras", "mixed"),
     *_of("batch_normalization", "variations", "fit"),
     *_of("accumulation", "variations"),
     *_of("nmt", "nmt_with_variations", "nmt_with_sgd", "nmt_with_one", "nmt_with_pretrained"),
@@ -101,7 +102,7 @@ _SLOW = (
     *_of("loss_scale", "an_overflow_is_left_out_in_functions", "an_overflow_in_fit", "a_checkpoint"),
     *_of("loss_scale", "an_overflow_among"),
     *_of("keras", "equal", "two_models", "embeddings_are", "a_metric"),
-    *_of("tf_keras", "compiled", "fit_a_subclass", "fit_sequential", "loops"),
+    *_of("tf_keras", "compiled"),
     *_of("batch_normalization", "evaluation"),
     *_of("accumulation", "fit_and", "the_last", "functions", "steps_inside", "sessions_with", "what"),
     *_of("local_sgd", "the_state"),
@@ -263,19 +264,23 @@ HOROVOD = (
         2,
         (),
         more=("horovod.cases_tf_keras.",),
-        settings=(("TF_USE_LEGACY_KERAS", "1"),),
+        settings=_KERAS_2,
     ),
 )
 # The programs of the law. Those of sessions have a job of their own, which switches TensorFlow 2's behaviour off.
 _OF_A_PROGRAM = ["rank", "size"]
 _IN_SESSIONS = ("law.graph",)
 _OTHERS = ("law.functions", "law.eager", "law.fit")
+_OF_KERAS_2 = ("law.fit_tf_keras.", "law.graph_tf_keras.")
+_OF_BOTH = ("law.fit.", "law.fit_optimizers.", "law.functions.")
 _SOME = ("law.functions.", "law.functions_derivatives.", "law.eager", "law.fit.", "law.fit_steps.")
 LAW = (
-    Launch("law, 2", 2, _SOME, more=_OTHERS),
-    Launch("law in sessions, 2", 2, _IN_SESSIONS),
-    Launch("law, 3", 3, (), more=_OTHERS),
-    Launch("law in sessions, 3", 3, (), more=_IN_SESSIONS),
+    Launch("law, 2", 2, _SOME, more=_OTHERS, meaningless=_OF_KERAS_2),
+    Launch("law in sessions, 2", 2, _IN_SESSIONS, meaningless=_OF_KERAS_2),
+    Launch("law, 3", 3, (), more=_OTHERS, meaningless=_OF_KERAS_2),
+    Launch("law in sessions, 3", 3, (), more=_IN_SESSIONS, meaningless=_OF_KERAS_2),
+    Launch("law of tf_keras, 2", 2, _OF_KERAS_2[:1], more=_OF_BOTH, settings=_KERAS_2),
+    Launch("law of tf_keras in sessions, 2", 2, _OF_KERAS_2[1:], settings=_KERAS_2),
 )
 _BETWEEN_HOSTS = (
     *_ADDING,
@@ -314,7 +319,6 @@ HOSTS = (
 )
 # Packages on top of TensorFlow, each with the Keras it is written for. Each has its own job, so that the end of one job
 # does not end all. They are installed in an environment of their own.
-_KERAS_2 = (("TF_USE_LEGACY_KERAS", "1"),)
 _PACKAGES: dict[str, tuple[tuple[str, str], ...]] = {
     "transformers": _KERAS_2,
     "tensorflow_probability": _KERAS_2,
