@@ -54,7 +54,9 @@ MUTANTS = (
     _hook("TensorFlow's apply_gradients", "optimizers", "in_tree(tf_optimizer.Optimizer", "cases_law"),
     _hook("Keras's apply", "optimizers", 'keras, in_tree, "apply"', "cases_keywords"),
     _hook("Keras's build", "optimizers", 'keras, in_tree, "build"', "cases_local_sgd or cases_loss_scale"),
-    _hook("tf_keras's optimizers", "optimizers", '"tf_keras.src.optimizers.optimizer:', "cases_keywords or fit_tf_keras"),
+    _hook(
+        "tf_keras's optimizers", "optimizers", '"tf_keras.src.optimizers.optimizer:', "cases_keywords or fit_tf_keras"
+    ),
     _hook("tf_keras's legacy optimizers", "optimizers", "legacy.optimizer_v2", "cases_keywords"),
     Mutant(
         "optimizers' variables are not shared",

@@ -292,10 +292,10 @@ def case_few_bits_lose_nothing_for_long() -> None:
 
 
 def case_the_sum_over_100_blocks_is_exact_within_one_rounding() -> None:
-    """Each block of one step changes the variables by known numbers: 100 blocks of int4."""
-    for compression in ("int4", "int2"):
-        with subtest(compression), settings(through_mpi()):
-            tfdist.configure(sync="average", block_steps=1, compression=compression, block_state="keep")
+    """Each step changes the variables by known numbers: 100 blocks of int4. With three steps a block is open then."""
+    for compression, steps in (("int4", 1), ("int2", 1), ("int4", 3)):
+        with subtest(compression, steps), settings(through_mpi()):
+            tfdist.configure(sync="average", block_steps=steps, compression=compression, block_state="keep")
             variable = tf.Variable(tf.zeros([30_000]), name="w")
             optimizer = keras.optimizers.SGD(1.0)
             step = tf.function(lambda change, v=variable, o=optimizer: o.apply_gradients([(-change, v)]))
@@ -309,7 +309,7 @@ def case_the_sum_over_100_blocks_is_exact_within_one_rounding() -> None:
             most, levels = max(np.abs(change).max() for own in changes for change in own), {"int4": 14, "int2": 0.25}
             # Two roundings: that of a machine's sum, and that of the sum of all machines.
             left = np.abs(variable.numpy() - total).max()
-            assert left <= 3 * most / levels[compression] + 1e-3, (left, most)
+            assert steps > 1 or left <= 3 * most / levels[compression] + 1e-3, (left, most)
             tfdist.end_block()
             np.testing.assert_allclose(variable.numpy(), total, atol=2e-3)
 
