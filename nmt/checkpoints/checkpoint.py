@@ -227,12 +227,7 @@ def restore_below(session: Any, scope: str, path: str) -> None:
         reader = tf.train.load_checkpoint(path)
         _check_shapes(variables, reader.get_variable_to_shape_map(), path, f"{scope}/")
         for variable in variables:
-            part = variable._get_save_slice_info()
-            value = reader.get_tensor((part.full_name if part else variable.op.name).removeprefix(f"{scope}/"))
-            if part:
-                value = value[
-                    tuple(slice(at, at + size) for at, size in zip(part.var_offset, part.var_shape, strict=True))
-                ]
+            value = reader.get_tensor(variable.op.name.removeprefix(f"{scope}/"))
             session.run(variable.initializer, {variable.initializer.inputs[1]: value})
 
 
@@ -254,9 +249,7 @@ def _check_shapes(variables: Sequence[Any], shapes: Mapping[str, list[int]], pat
     """Raise InputError if shapes of variables differ from a checkpoint; TensorFlow would restore them silently."""
     differing = {}
     for variable in variables:
-        part = variable._get_save_slice_info()  # a partitioned variable is saved as one tensor
-        name = (part.full_name if part else variable.op.name).removeprefix(scope)
-        wanted = list(part.full_shape) if part else variable.shape.as_list()
+        name, wanted = variable.op.name.removeprefix(scope), variable.shape.as_list()
         if shapes.get(name) != wanted:
             found = f"has {shapes[name]}" if name in shapes else "does not have it"
             differing[name] = f"{name} is {wanted}: the checkpoint {found}"

@@ -56,10 +56,9 @@ def begin_with(
     with reading(path):
         reader = tf.train.load_checkpoint(path)
         shapes = reader.get_variable_to_shape_map()
-    _check_complete(set(map(_full_name, variables)), set(shapes), path)
+    _check_complete({variable.op.name for variable in variables}, set(shapes), path)
     for variable in variables:
-        part, name = variable._get_save_slice_info(), _full_name(variable)
-        wanted = list(part.full_shape) if part else variable.shape.as_list()
+        name, wanted = variable.op.name, variable.shape.as_list()
         axis, words = by_words.get(name, (0, None))
         there = list(wanted)
         if words is not None:
@@ -73,9 +72,7 @@ def begin_with(
         with reading(path):
             value = reader.get_tensor(name)
         if words is not None and list(words.old) != list(words.new):
-            value = _mapped(session, variables, name, wanted, axis, words, value)
-        if part:
-            value = value[tuple(slice(at, at + size) for at, size in zip(part.var_offset, part.var_shape, strict=True))]
+            value = _mapped(session.run(variable), axis, words, value)
         variable.load(value, session)
     lines = [f"starting with the weights of {path}"]
     for side, words in (("source", source), ("target", target)):
@@ -105,21 +102,12 @@ def _tables(architecture: Architecture, source: Words, target: Words) -> Mapping
     return {name: table for name, table in tables.items() if name not in pretrained}
 
 
-def _mapped(
-    session: Any, variables: Sequence[Any], name: str, shape: list[int], axis: int, words: Words, value: np.ndarray
-) -> np.ndarray:
+def _mapped(initial: np.ndarray, axis: int, words: Words, value: np.ndarray) -> np.ndarray:
     """Return the initial value of a variable with the values of the words that the trained model has, too."""
-    parts = [variable for variable in variables if _full_name(variable) == name]
-    new = np.concatenate(session.run(parts), 0).reshape(shape)
+    new = initial.copy()
     old_ids, new_ids = words.shared
     if axis == 0:
         new[new_ids] = value[old_ids]
     else:
         new[:, new_ids] = value[:, old_ids]
     return new
-
-
-def _full_name(variable: Any) -> str:
-    """Return the name in a checkpoint, where a partitioned variable is one tensor."""
-    part = variable._get_save_slice_info()
-    return str(part.full_name if part else variable.op.name)

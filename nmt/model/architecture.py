@@ -28,8 +28,6 @@ class Architecture:
             (`<unk>` and the sentence marks).
         tgt_pretrained: the same as `src_pretrained` for the target embedding.
         share_embedding: True if both sides share one vocabulary and one embedding.
-        num_embeddings_partitions: number of variables that each embedding's rows are split into; 0 or 1 for one. A
-            pretrained embedding is not split. Checkpoints do not depend on the split.
         character_source: True if source words are read as characters (`nmt.text.character_vocabulary`).
         language_model: True if there is no source and no encoder: the decoder alone predicts sentences.
         tie_embeddings: "none"; "decoder": the output layer uses the target embedding's weights (Press, Wolf 2017),
@@ -47,7 +45,6 @@ class Architecture:
     src_pretrained: bool = False
     tgt_pretrained: bool = False
     share_embedding: bool = False
-    num_embeddings_partitions: int = 0
     character_source: bool = False
     language_model: bool = False
     tie_embeddings: str = "none"

@@ -105,9 +105,6 @@ class ModelOptions(DataOptions):
         allowed=TIED,
         fixed=True,
     )
-    num_embeddings_partitions: int = option(
-        0, "variables that each embedding is split into; 0 or 1: one", within=NOT_NEGATIVE
-    )
     unit_type: str = option("lstm", "kind of recurrent cell", allowed=UNIT_TYPES, families=("lstm",), fixed=True)
     forget_bias: float = option(
         1.0, "bias added to the forget gate", within=FINITE, needs=_HAS_BIAS, families=("lstm",), fixed=True
@@ -142,6 +139,7 @@ class ModelOptions(DataOptions):
         3, "width of a convolution in tokens; an odd number", within=_ODD, families=("convs2s",), fixed=True
     )
     time_major: bool = option(True, "no effect: the fast layout, time first, is always used")
+    num_embeddings_partitions: int = option(0, "no effect: each embedding is one variable, as its checkpoints are")
     scope: str | None = option(None, "no effect, as in the TensorFlow NMT tutorial", saved=False)
     init_op: str = option(
         "uniform",
@@ -194,17 +192,12 @@ class ModelOptions(DataOptions):
         yield from self._position_contradictions()
         if self.init_op == "uniform" and self.init_weight <= 0:
             yield f"--init_op=uniform needs --init_weight more than 0, not {self.init_weight}"
-        if self.embed_prefix and self.num_embeddings_partitions > 1:
-            yield "--embed_prefix needs --num_embeddings_partitions of 0 or 1: leave one of them out"
         if self.embed_prefix and self.embedding_size:
             yield "--embed_prefix has vectors of one width: leave --embedding_size out"
         if self.tie_embeddings == "all" and not self.share_vocab:
             yield "--tie_embeddings=all needs --share_vocab, and the vocabulary that nmt.prepare --share_vocab makes"
-        if self.tie_embeddings != "none" and (self.embed_prefix or self.num_embeddings_partitions > 1):
-            yield (
-                f"--tie_embeddings={self.tie_embeddings} needs an embedding that is trained, and in one variable: "
-                "leave --embed_prefix and --num_embeddings_partitions out"
-            )
+        if self.tie_embeddings != "none" and self.embed_prefix:
+            yield f"--tie_embeddings={self.tie_embeddings} needs an embedding that is trained: leave --embed_prefix out"
         if self.use_char_encode and (self.share_vocab or self.embed_prefix):
             yield "--use_char_encode has no source vocabulary: leave --share_vocab and --embed_prefix out"
 

@@ -152,10 +152,6 @@ def case_nmt_with_other_families() -> None:
         compare("sgd", "", kind=ConvS2SArchitecture)
 
 
-def case_nmt_with_one_embedding_in_pieces() -> None:
-    compare("adam", "luong", share_embedding=True, num_embeddings_partitions=3)
-
-
 def case_nmt_with_pretrained_words() -> None:
     compare("sgd", "luong", src_pretrained=True, tgt_pretrained=True)
 

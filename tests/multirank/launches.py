@@ -84,7 +84,7 @@ _VARIATIONS = (
     *_of("tf_keras", "mixed"),
     *_of("batch_normalization", "variations", "fit"),
     *_of("accumulation", "variations"),
-    *_of("nmt", "nmt_with_variations", "nmt_with_sgd", "nmt_with_one", "nmt_with_pretrained"),
+    *_of("nmt", "nmt_with_variations", "nmt_with_sgd", "nmt_with_pretrained"),
 )
 # The slowest cases on 2 ranks that similar cases, other launches, or tests/nmt/runs cover too.
 _SLOW = (

@@ -24,8 +24,7 @@ NUM_TRAINED = 3  # `<unk>` and the sentence marks are trained, not read from a f
 class Embedding:
     """A vector for each word.
 
-    Creates the variable `name` [rows, size], or with partitions several variables of consecutive rows. TensorFlow saves
-    the partitions as one tensor whose row i is word i. A checkpoint therefore does not depend on the partitions.
+    Creates the variable `name` [rows, size]. Row i is word i.
 
     With pretrained vectors, `name` is [3, size] and holds the first three words. The others are in the variable
     `<name>_pretrained` [rows - 3, size], which is not trained. A constant is not possible: a graph definition has at
@@ -37,7 +36,6 @@ class Embedding:
         rows: number of words.
         size: width of a vector.
         pretrained: True if the vectors are pretrained: see `Initializer.given`.
-        num_partitions: number of partitions; 0 or 1 for one variable. Not used for pretrained vectors.
         start: initial distribution, if the family has its own; None for the initializer's.
     """
 
@@ -48,7 +46,6 @@ class Embedding:
         size: int,
         *,
         pretrained: bool = False,
-        num_partitions: int = 0,
         start: InitialDistribution | None = None,
     ) -> None:
         get = tf.compat.v1.get_variable
@@ -57,8 +54,7 @@ class Embedding:
             self._table = get(name, [NUM_TRAINED, size], initializer=start)
             self._given = get(f"{name}_pretrained", [rows - NUM_TRAINED, size], trainable=False)
             return
-        partitioner = tf.compat.v1.fixed_size_partitioner(num_partitions) if num_partitions > 1 else None
-        self._table = get(name, [rows, size], partitioner=partitioner, initializer=start)
+        self._table = get(name, [rows, size], initializer=start)
 
     @property
     def table(self) -> tf.Tensor:
@@ -85,7 +81,6 @@ def make_embeddings(
         placement: devices of the embeddings.
         start: initial distribution, if the family has its own; None for the initializer's.
     """
-    partitions = architecture.num_embeddings_partitions
     source: Lookup | None = None
     with tf.device(placement.embedding(architecture.src_vocab_size)):
         if architecture.character_source:
@@ -96,7 +91,6 @@ def make_embeddings(
                 architecture.src_vocab_size,
                 architecture.source_size,
                 pretrained=architecture.src_pretrained,
-                num_partitions=partitions,
                 start=start,
             )
     if architecture.share_embedding and isinstance(source, Embedding):
@@ -107,7 +101,6 @@ def make_embeddings(
             architecture.tgt_vocab_size,
             architecture.target_size,
             pretrained=architecture.tgt_pretrained,
-            num_partitions=partitions,
             start=start,
         )
 

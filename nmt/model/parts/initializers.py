@@ -3,8 +3,7 @@
 With one seed for all variables, those of equal shape would start with equal values: both directions of an encoder, or
 all upper layers. That happens if a variable scope has one TensorFlow initializer. Here a variable's seed is derived
 from (seed, variable name). Its values depend neither on the order of construction nor on other variables. An
-initializer does not get the name of its variable, but a scope's custom getter does: see `Initializer.getter`. The
-partitions of a variable start with the values of the whole variable.
+initializer does not get the name of its variable, but a scope's custom getter does: see `Initializer.getter`.
 """
 
 from __future__ import annotations
@@ -74,21 +73,8 @@ class Initializer:
         """Create a variable: the `custom_getter` of a variable scope. A given TensorFlow initializer is kept."""
         stated = kwargs.get("initializer")
         if stated is None or isinstance(stated, InitialDistribution):
-            whole = self.for_variable(name, stated)
-            kwargs["initializer"] = _cut(whole) if kwargs.get("partitioner") else whole
+            kwargs["initializer"] = self.for_variable(name, stated)
         return getter(name, *args, **kwargs)
-
-
-def _cut(whole: Any) -> Callable[..., tf.Tensor]:
-    """Return an initializer of partitions that slices the values of `whole` for the whole variable.
-
-    TensorFlow calls one initializer for every partition: with a seed, all partitions would start with equal values.
-    """
-
-    def part(shape: list[int], dtype: tf.DType, partition_info: Any) -> tf.Tensor:
-        return tf.slice(whole(partition_info.full_shape, dtype), partition_info.var_offset, shape)
-
-    return part
 
 
 def _given(values: np.ndarray) -> Callable[..., tf.Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -66,11 +65,7 @@ def model(arch: Architecture, weight: float = 0.8, **options: Any) -> Iterator[t
 
 def oracle(arch: Architecture, session: Any) -> Any:
     """Return the NumPy model with the same weights."""
-    weights: dict[str, np.ndarray] = {}
-    variables = v1.global_variables()
-    for variable, value in zip(variables, session.run(variables), strict=True):
-        name = re.sub(r"/part_\d+$", "", variable.op.name)  # rows of a partitioned variable
-        weights[name] = np.concatenate([weights[name], value]) if name in weights else value
+    weights: dict[str, np.ndarray] = session.run({v.op.name: v for v in v1.global_variables()})
     return ORACLES[type(arch)](arch, weights)
 
 

@@ -1,4 +1,4 @@
-"""nmt.model.parts.embedding_tables: shared, partitioned and pretrained embeddings, and models without a source."""
+"""nmt.model.parts.embedding_tables: shared and pretrained embeddings, and models without a source."""
 
 from __future__ import annotations
 
@@ -31,10 +31,8 @@ GIVEN = dict(src_pretrained=True, tgt_pretrained=True)
 ALONE = dict(language_model=True, pass_hidden_state=False)
 CASES: dict[str, dict[str, Any]] = {
     "shared": dict(src_vocab_size=13, share_embedding=True, attention="luong"),
-    "in pieces": dict(num_embeddings_partitions=3, attention="scaled_luong"),
-    "shared in pieces": dict(src_vocab_size=13, share_embedding=True, num_embeddings_partitions=5),
     "pretrained": dict(**GIVEN, **BI, src_embedding_size=4, tgt_embedding_size=9, attention="luong"),
-    "pretrained source": dict(src_pretrained=True, num_embeddings_partitions=2),
+    "pretrained source": dict(src_pretrained=True),
     "pretrained shared": dict(src_vocab_size=13, share_embedding=True, **GIVEN, attention="bahdanau"),
     "wide and residual": dict(
         **BI,
@@ -100,9 +98,7 @@ def test_loss_and_steps_are_those_of_the_numpy_model(case: str) -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(
-            case, marks=() if case in ("in pieces", "pretrained shared", "language model", "all tied") else LONG
-        )
+        pytest.param(case, marks=() if case in ("pretrained shared", "language model", "all tied") else LONG)
         for case in CASES
     ],
 )
@@ -141,12 +137,6 @@ def test_names() -> None:
     assert embeddings() == {encoder: ([11, 6], True), decoder: ([13, 6], True)}
     assert embeddings(**CASES["shared"]) == {"embedding_share": ([13, 6], True)}
     assert embeddings(**CASES["language model"]) == {decoder: ([13, 6], True)}
-    pieces = embeddings(**CASES["in pieces"])
-    assert {name: pieces[name][0] for name in pieces if name.startswith(encoder)} == {
-        f"{encoder}/part_0": [4, 6],
-        f"{encoder}/part_1": [4, 6],
-        f"{encoder}/part_2": [3, 6],
-    }
     assert embeddings(**CASES["pretrained"]) == {
         encoder: ([3, 4], True),
         f"{encoder}_pretrained": ([8, 4], False),
@@ -157,8 +147,7 @@ def test_names() -> None:
         "embedding_share": ([3, 6], True),
         "embedding_share_pretrained": ([10, 6], False),
     }
-    # If one side has a file, the other side's table stays partitioned.
-    assert len(embeddings(**CASES["pretrained source"])) == 4
+    assert len(embeddings(**CASES["pretrained source"])) == 3
 
 
 def test_a_language_model_has_no_encoder() -> None:
@@ -177,23 +166,6 @@ def test_a_language_model_has_no_encoder() -> None:
 def test_architecture_refuses(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         architecture(**changes)
-
-
-@pytest.mark.parametrize("op", ["uniform", "glorot_normal"])
-def test_pieces_start_as_the_whole_does(op: str) -> None:
-    def start(partitions: int) -> dict[str, np.ndarray]:
-        arch = architecture(num_embeddings_partitions=partitions)
-        with tf.Graph().as_default(), v1.Session() as session:
-            LSTMTranslator(arch, initializer(op, seed=3))
-            session.run(v1.global_variables_initializer())
-            return dict(graphs.oracle(arch, session).weights)
-
-    whole = start(0)
-    for partitions in (1, 2, 99):
-        pieces = start(partitions)
-        assert whole.keys() == pieces.keys(), partitions
-        for name, value in whole.items():
-            np.testing.assert_array_equal(value, pieces[name], err_msg=f"name {name}, partitions {partitions}")
 
 
 class Training:
@@ -224,30 +196,6 @@ class Training:
 def toy_batch(toy: Any) -> Batch:
     """Return a batch of the first sentences."""
     return make_batch(range(6), toy.train, toy.src_vocab, toy.tgt_vocab, None, None, 6, 1)
-
-
-def test_checkpoints_do_not_know_of_pieces(toy: Any, tmp_path: Path) -> None:
-    """Steps and checkpoints are equal with and without partitions; each model continues from the other's checkpoint."""
-    batch = toy_batch(toy)
-    shapes = [LSTMArchitecture(10, 10, 8, 1, 1, num_embeddings_partitions=pieces) for pieces in (0, 3, 4)]
-    whole, three = (Training(shape, tmp_path / str(k)) for k, shape in enumerate(shapes[:2]))
-    assert whole.run(batch) == pytest.approx(three.run(batch), rel=1e-5)
-    (path, values), (other_path, others) = whole.save(), three.save()
-    assert values.keys() == others.keys()
-    assert "embeddings/encoder/embedding_encoder/Adam" in values
-    for name, value in values.items():
-        np.testing.assert_allclose(value, others[name], rtol=1e-4, atol=1e-5, err_msg=name)
-    # Partitions that overlap the saved ones.
-    with tf.Graph().as_default(), v1.Session() as session:
-        LSTMTranslator(shapes[2], initializer())
-        restore(session, v1.train.Saver(), other_path)
-        for name, value in graphs.oracle(shapes[2], session).weights.items():
-            np.testing.assert_array_equal(value, others[name], err_msg=name)
-    restore(three.session, three.saver, path)
-    restore(whole.session, whole.saver, other_path)
-    for training, contents in ((three, values), (whole, others)):
-        for name, value in training.save()[1].items():
-            np.testing.assert_array_equal(value, contents[name], err_msg=name)
 
 
 def test_pretrained_words_stay_and_the_marks_are_trained(toy: Any, tmp_path: Path) -> None:

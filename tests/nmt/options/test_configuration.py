@@ -274,7 +274,6 @@ def test_files_are_checked(tmp_path: Path, text: str, message: str) -> None:
         ({"num_workers": 3}, "mpirun -n 3"),
         ({"metrics": "bleu,blue"}, "--metrics=bleu,blue is not allowed: name some of bleu, rouge"),
         ({"metrics": ""}, "--metrics= is not allowed"),
-        ({"embed_prefix": "e", "num_embeddings_partitions": 2}, "--num_embeddings_partitions"),
         ({"batch_tokens": 9, "max_batch_tokens": 8}, "--max_batch_tokens=8 is less than --batch_tokens=9"),
         (
             {"beam_width": 5, "infer_mode": "greedy"},

@@ -26,6 +26,7 @@ WITHOUT_EFFECT = {
     "max_train": "the original stores it and never reads it",
     "scope": "the original parses it and never passes it on",
     "time_major": "a layout is no result: the faster one is always used",
+    "num_embeddings_partitions": "the original splits tables between servers; checkpoints are the same",
     "jobid": "a rank's number under mpirun takes its place",
 }
 

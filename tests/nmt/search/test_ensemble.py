@@ -88,12 +88,11 @@ def test_search_is_that_of_the_mean() -> None:
 
 def test_the_same_weights_twice_are_one_model(toy: Any, tmp_path: Path) -> None:
     """Both are read from one checkpoint without scopes; a checkpoint of another shape is refused."""
-    partitioned = dataclasses.replace(toy.architecture, num_embeddings_partitions=2)
     one, settings = model_of(toy, beam_width=3), Config(beam_width=3)
     path = str(tmp_path / "translate.ckpt-1")
     with one.session.graph.as_default():
         v1.train.Saver().save(one.session, path, write_meta_graph=False)
-    weights = EnsembleWeights(2, partitioned)
+    weights = EnsembleWeights(2, toy.architecture)
     ensemble = TranslationModel(weights, toy.src_vocab, toy.tgt_vocab, settings)
     for scope in weights.scopes:
         restore_below(weights.session, scope, path)
