@@ -45,6 +45,8 @@ _WITHOUT_LAUNCHER = "CRAY"  # an MPICH that only the batch system starts
 LOST_DAEMON = b"PRTE has lost communication with a remote daemon.\n"
 # A rank prints this when it calls MPI_Abort. mpirun may then wait for a stopped rank on another machine.
 ABORTED = b"MPI_ABORT was invoked on rank"
+# mpirun prints this when it has ended the job. It may then wait for a machine that does not answer.
+EXITED = (b"prterun has exited due to process rank", b"mpirun has exited due to process rank")
 
 
 @dataclasses.dataclass(frozen=True)

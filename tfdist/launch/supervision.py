@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import selectors
 import signal
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 
 from tfdist.core import system
 from tfdist.launch._rank_prefix import Lines, See
-from tfdist.launch.launchers import ABORTED, LOST_DAEMON
+from tfdist.launch.launchers import ABORTED, EXITED, LOST_DAEMON
 from tfdist.processes.companion_process import AbsentRanks
 
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
@@ -92,8 +93,9 @@ def _wait(process: subprocess.Popen[Any], streams: Streams, heard: _Heard, machi
     """Return the launcher's exit code. End the launcher if all its child processes have ended, or ranks wait in vain.
 
     Without child processes it waits for a machine that does not answer. It is killed if an aborted job does not end in
-    time: Open MPI's mpirun may wait for a stopped rank that it has killed. A rank of a healthy job may print
-    anything. So the ranks of this machine must have ended, too; if none was here, nobody may print for long.
+    time: Open MPI's mpirun may wait for a stopped rank that it has killed. A rank of a healthy job may print anything.
+    So mpirun must have said that the job has ended, or the ranks of this machine must have ended. If none was here,
+    nobody may print for long.
     """
     begun, last, next_look = False, time.monotonic(), 0.0
     absent, terminated = AbsentRanks(process.pid, machines=machines), None
@@ -108,7 +110,7 @@ def _wait(process: subprocess.Popen[Any], streams: Streams, heard: _Heard, machi
             next_look = now + _LOOK_SECONDS
             if _ranks(process.pid) if heard.listens else system.children(process.pid):
                 begun, last = True, now
-        ended = last if begun else heard.last + _QUIET_SECONDS
+        ended = min(last if begun else heard.last + _QUIET_SECONDS, heard.exited)
         aborted = terminated or (ended if heard.aborted else now)
         if now - aborted > _ABORT_SECONDS:
             sys.stderr.write("tfdist-run: the job was aborted, but mpirun does not end: it is killed\n")
@@ -129,14 +131,16 @@ def _wait(process: subprocess.Popen[Any], streams: Streams, heard: _Heard, machi
 
 
 class _Heard:
-    """Whether Open MPI's mpirun (``lost``) or a rank (``aborted``) has printed that the job has failed."""
+    """Whether mpirun (``lost``) or a rank (``aborted``) says that the job failed; when mpirun says that it ended it."""
 
     def __init__(self, listens: bool) -> None:
-        self.listens, self.lost, self.aborted, self.last = listens, False, False, 0.0
+        self.listens, self.lost, self.aborted, self.last, self.exited = listens, False, False, 0.0, math.inf
 
     def see(self, owner: int | None, line: bytes) -> None:
         """Take a line and its rank; None: a line of the launcher itself."""
         self.last = time.monotonic()
+        if self.listens and owner is None and line.startswith(EXITED):
+            self.exited = self.last
         self.lost |= self.listens and owner is None and line == LOST_DAEMON
         self.aborted |= self.listens and owner is not None and line.startswith(ABORTED)
 
