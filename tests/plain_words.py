@@ -176,7 +176,7 @@ def files() -> Sequence[Path]:
 
 def _is_script(path: Path) -> bool:
     return (
-        path.parent.name in ("scripts", "studies")
+        path.parent.name in ("scripts", "bench", "stress", "studies")
         and not path.suffix
         and "python" in path.open("rb").readline().decode("utf-8", "replace")
     )

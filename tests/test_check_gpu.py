@@ -1,4 +1,4 @@
-"""``scripts/check_gpu`` on CPUs; what it reports about GPUs needs a GPU."""
+"""``scripts/bench/gpu`` on CPUs; what it reports about GPUs needs a GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.launch import run
 @pytest.mark.long("a script for GPUs, of which there are none here")
 def test_the_table(tmp_path: Path) -> None:
     out = tmp_path / "check.json"
-    finished = run([sys.executable, "scripts/check_gpu", "--anyway", "--json", str(out)], 280)
+    finished = run([sys.executable, "scripts/bench/gpu", "--anyway", "--json", str(out)], 280)
     assert finished.code == 0, finished
     found = json.loads(out.read_text())
     for engine in ("host", "collectives"):
@@ -23,6 +23,6 @@ def test_the_table(tmp_path: Path) -> None:
 
 
 def test_without_a_gpu() -> None:
-    finished = run([sys.executable, "scripts/check_gpu"], 60, {"CUDA_VISIBLE_DEVICES": "-1"})
+    finished = run([sys.executable, "scripts/bench/gpu"], 60, {"CUDA_VISIBLE_DEVICES": "-1"})
     assert finished.code == 1
     assert finished.errors.startswith("check_gpu: TensorFlow sees no GPU here; ")

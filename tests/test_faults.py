@@ -1,4 +1,4 @@
-"""End of a job when one rank fails: the faults of ``scripts/faults``, once each."""
+"""End of a job when one rank fails: the faults of ``scripts/stress/faults``, once each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CHOSEN = ("_exit of C with forked workers", "exec of C", "killed with spawned",
 def test_all_ends_are_as_they_should_be(words: tuple[str, ...], tmp_path: Path) -> None:
     table = tmp_path / "table.json"
     only = ["--only", *words] if words else []
-    command = [sys.executable, str(ROOT / "scripts/faults"), "--times", "1", "--json", str(table), *only]
+    command = [sys.executable, str(ROOT / "scripts/stress/faults"), "--times", "1", "--json", str(table), *only]
     found = subprocess.run(command, capture_output=True, text=True, timeout=1800)
     assert found.returncode == 0, found.stdout + found.stderr
     assert len(json.loads(table.read_text())["faults"]) >= len(words)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts import phrasebook as book
-from scripts.phrasebook import Pair, held_out_numbers, number_words, phrasebook
+from scripts.examples.demo import phrasebook as book
+from scripts.examples.demo.phrasebook import Pair, held_out_numbers, number_words, phrasebook
 from tests.launch import run
 
 # Every number of a German sentence is one word.
@@ -96,11 +96,13 @@ def test_numbers_by_hand() -> None:
 
 def test_command(tmp_path: Path) -> None:
     out_dir = tmp_path / "new" / "corpus"
-    done = run([sys.executable, "scripts/phrasebook.py", f"--out_dir={out_dir}", "--pairs=20", "--seed=3"], 60)
+    done = run(
+        [sys.executable, "scripts/examples/demo/phrasebook.py", f"--out_dir={out_dir}", "--pairs=20", "--seed=3"], 60
+    )
     assert done.code == 0 and "20 pairs for training, 500 each" in done.output
     lines = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in out_dir.iterdir()}
     assert lines == {
         f"{part}.{side}": n for part, n in (("train", 20), ("dev", 500), ("test", 500)) for side in ("en", "de")
     }
-    done = run([sys.executable, "scripts/phrasebook.py", f"--out_dir={tmp_path}/x", "--pairs=0"], 60)
+    done = run([sys.executable, "scripts/examples/demo/phrasebook.py", f"--out_dir={tmp_path}/x", "--pairs=0"], 60)
     assert done.code == 2 and "0 and 500 pairs: give 1 to 100000" in done.errors and not (tmp_path / "x").exists()

@@ -8,7 +8,7 @@ import pytest
 
 from tests.launch import ROOT
 
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "scripts/studies"))
 
 from scaling_model import ARTICLE, ARTICLE_BYTES, ARTICLE_FITTED, ARTICLE_MS, Cluster, fitted, ring_bytes  # noqa: E402
 

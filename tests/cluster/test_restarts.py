@@ -126,7 +126,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
     prepare = [sys.executable, "-m", "nmt.prepare", f"--train_prefix={folder}/text/train", "--src=en", "--tgt=de"]
     for command in (
-        [sys.executable, "scripts/phrasebook.py", f"--out_dir={folder}/text"],
+        [sys.executable, "scripts/examples/demo/phrasebook.py", f"--out_dir={folder}/text"],
         [*prepare, f"--out_dir={folder}/data", "--bpe=500", f"--apply={folder}/text/dev"],
         [sys.executable, str(TFDIST_RUN), "-n", "2", *nmt(folder, folder / "straight")],
     ):

@@ -18,7 +18,7 @@ from nmt.prepare import prepare
 from nmt.reporting.heatmap import heatmap
 from nmt.text.corpus import ParallelCorpus, open_parallel
 from nmt.text.vocabulary import Vocabulary, write_vocabulary
-from scripts.phrasebook import phrasebook
+from scripts.examples.demo.phrasebook import phrasebook
 
 WORDS = list("abcdefg")
 

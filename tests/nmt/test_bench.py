@@ -1,4 +1,4 @@
-"""scripts/bench_nmt, up to its first measurement."""
+"""scripts/bench/train_nmt, up to its first measurement."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-BENCH = Path(__file__).parents[2] / "scripts" / "bench_nmt"
+BENCH = Path(__file__).parents[2] / "scripts" / "bench" / "train_nmt"
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.syspath_prepend(str(BENCH.parent))  # as when a script is run
     found = runpy.run_path(str(BENCH))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    monkeypatch.setattr(sys, "argv", ["bench_nmt"])
+    monkeypatch.setattr(sys, "argv", ["train_nmt"])
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
     return found
 
@@ -38,7 +38,7 @@ def test_a_peer_that_is_not_there_is_told_before_anything_is_measured(
 ) -> None:
     (tmp_path / "mpirun").touch(mode=0o755)
     python = tmp_path / "torch" / "bin" / "python"
-    monkeypatch.setattr(sys, "argv", ["bench_nmt", "--ranks=1", "--peer=torch", f"--torch-python={python}"])
+    monkeypatch.setattr(sys, "argv", ["train_nmt", "--ranks=1", "--peer=torch", f"--torch-python={python}"])
     with pytest.raises(SystemExit, match=r"cannot import torch.*pip install torch.*--torch-python="):
         bench["main"]()
 

@@ -22,7 +22,7 @@ from nmt.text.preparation import recorded_texts
 from nmt.text.subwords import BytePairs, SentencePieces, learn_byte_pairs, learn_pieces
 from nmt.text.tokens import join, split
 from nmt.text.vocabulary import read_vocabulary
-from scripts.phrasebook import phrasebook
+from scripts.examples.demo.phrasebook import phrasebook
 from tests.launch import ROOT
 
 

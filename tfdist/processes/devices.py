@@ -19,7 +19,7 @@ from tfdist.core.system import processors
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
 _NCCL = (
     "each rank has a GPU of its own: with TFDIST_ENGINE=nccl gradients stay on the GPUs. This has not yet run on "
-    "several GPUs, nor with XLA after its last change: compare results and times by scripts/check_gpu first"
+    "several GPUs, nor with XLA after its last change: compare results and times by scripts/bench/gpu first"
 )
 
 

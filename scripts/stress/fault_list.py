@@ -1,4 +1,4 @@
-"""Fault list: the faults of ``scripts/faults`` on one rank, and the expected end of the job."""
+"""Fault list: the faults of ``scripts/stress/faults`` on one rank, and the expected end of the job."""
 
 from __future__ import annotations
 

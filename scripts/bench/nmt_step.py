@@ -1,4 +1,4 @@
-"""NMT step: the training step that scripts/bench_nmt measures, with its sizes, operations, speed and profile."""
+"""NMT step: the training step that scripts/bench/train_nmt measures, with its sizes, operations, speed and profile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from mpi_jobs import ROOT
+from rounds import ROOT
 
 if TYPE_CHECKING:
     from nmt.model.architecture import Architecture

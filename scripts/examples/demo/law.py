@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Demo of the law: the same training by one process and by two ranks, with one global batch and a core per process.
 
-- ``python scripts/demo_law.py`` trains both ways, and prints the table.
-- ``python scripts/demo_law.py train`` trains with one process.
-- ``mpirun -n 2 python scripts/demo_law.py train`` trains with two ranks.
+- ``python scripts/examples/demo/law.py`` trains both ways, and prints the table.
+- ``python scripts/examples/demo/law.py train`` trains with one process.
+- ``mpirun -n 2 python scripts/examples/demo/law.py train`` trains with two ranks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tied step: the measurement of scripts/bench_step --only tied, the gradient of a table for lookups and output layer.
+"""Tied step: the measurement of scripts/bench/step --only tied, the gradient of a table for lookups and output layer.
 
 A Transformer's words have one table for source, target and output layer. Its gradient has several parts: the rows of
 the lookups, and a dense part of the output layer's product. TensorFlow once joined the parts as slices of all rows.
@@ -59,7 +59,7 @@ def measured(ranks: int, script: Path, launcher: str, folder: Path, variables: d
             [launcher, "-n", str(ranks), *command], env=variables | sparse, capture_output=True, text=True, check=False
         )
         if done.returncode:
-            sys.exit(f"bench_step: {ranks} ranks failed:\n{done.stderr}")
+            sys.exit(f"step: {ranks} ranks failed:\n{done.stderr}")
         found.append(json.loads(report.read_text()))
     dense, gathered = found
     return Row(ranks, dense["bytes"], gathered["bytes"], (dense["seconds"], gathered["seconds"]))

@@ -1,6 +1,6 @@
 """Demo report: BLEU of the translation and of copying the source, and five translations.
 
-python scripts/demo_report.py SOURCE REFERENCE TRANSLATION
+python scripts/examples/demo/report.py SOURCE REFERENCE TRANSLATION
 """
 
 from __future__ import annotations

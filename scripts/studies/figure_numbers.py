@@ -1,4 +1,4 @@
-"""Figure numbers: each function computes or measures the numbers of one figure of scripts/figures, for JSON.
+"""Figure numbers: each function computes or measures the numbers of one figure of scripts/studies/figures, for JSON.
 
 A figure's numbers are {"curves": {name: [[x, y], ...]}, ...}, with further keys that its drawing function needs.
 """
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-SCRIPTS = Path(__file__).resolve().parent
+SCRIPTS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(SCRIPTS))
 
 from mpi_jobs import ROOT, environment, finish, mpirun  # noqa: E402
@@ -58,7 +58,7 @@ def divergence() -> Numbers:
     """Train at a good learning rate and at ten times that rate; return the perplexities and the guard's step."""
     with tempfile.TemporaryDirectory() as folder:
         text, data = Path(folder, "text"), Path(folder, "data")
-        _run(str(SCRIPTS / "phrasebook.py"), f"--out_dir={text}")
+        _run(str(SCRIPTS / "examples/demo/phrasebook.py"), f"--out_dir={text}")
         _run(
             "-m",
             "nmt.prepare",
@@ -121,7 +121,7 @@ def strong_scaling(sentences: int = 128, rounds: int = 3, steps: int = 6) -> Num
         for ranks in (1, 2, 4):
             report = Path(folder, f"{ranks}.json")
             command = [
-                sys.executable, str(SCRIPTS / "bench_nmt"), "--size=transformer-small", f"--ranks={ranks}",
+                sys.executable, str(SCRIPTS / "bench/train_nmt"), "--size=transformer-small", f"--ranks={ranks}",
                 f"--batch={sentences // ranks}", f"--rounds={rounds}", f"--steps={steps}", "--oversubscribe",
                 f"--json={report}",
             ]  # fmt: skip

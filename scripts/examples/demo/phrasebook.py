@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write the phrasebook: an English-German corpus by rules, sentences with counts, prices, dates and times as words.
 
-    scripts/phrasebook.py --out_dir D
+    scripts/examples/demo/phrasebook.py --out_dir D
 
 writes D/train.en, D/train.de and the same for dev and test: tokenised, lower-cased, one sentence per line. It needs
 num2words, which the extra ``demo`` installs.

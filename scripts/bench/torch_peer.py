@@ -1,10 +1,10 @@
-"""Torch peer of scripts/bench_nmt: the same translator in plain PyTorch, trained data-parallel by DDP over gloo.
+"""Torch peer of scripts/bench/train_nmt: the same translator in plain PyTorch, trained data-parallel by DDP over gloo.
 
 One rank trains without DDP. A GPU is used if there is one.
 
-`bench_nmt --peer torch` starts it once per rank, in a separate environment with torch and NumPy. The model is a
+`train_nmt --peer torch` starts it once per rank, in a separate environment with torch and NumPy. The model is a
 bidirectional LSTM encoder and an LSTM decoder with Luong's attention and input feeding, or PyTorch's Transformer. It
-trains with a softmax over the vocabulary, gradients clipped to a norm of 5, and SGD. `bench_nmt` passes sizes, batch
+trains with a softmax over the vocabulary, gradients clipped to a norm of 5, and SGD. `train_nmt` passes sizes, batch
 and dropout, and words are counted in the same way.
 """
 
@@ -84,7 +84,7 @@ class Transformer(nn.Module):
         self.target_table = nn.Embedding(target_words, self.units)
         self.transformer = nn.Transformer(self.units, heads, layers, layers, inner, dropout)
         for layer in [*self.transformer.encoder.layers, *self.transformer.decoder.layers]:
-            layer.dropout = nn.Identity()  # bench_nmt drops neither activations nor weights of attention
+            layer.dropout = nn.Identity()  # train_nmt drops neither activations nor weights of attention
             layer.self_attn.dropout = 0.0
             if hasattr(layer, "multihead_attn"):
                 layer.multihead_attn.dropout = 0.0
