@@ -15,13 +15,20 @@ import numpy as np
 
 from tfdist.core.checksum import checksum
 from tfdist.transport import agreement
-from tfdist.transport.errors import DisagreementError
 from tfdist.transport.interfaces import Channel
 
 STEP, INITIALISER = "step", "initialiser"
 PLACE = "the exchange of variables before a first step"
 NAMES = "the comparison of the names of what is trained"
 Values = Mapping[str, np.ndarray]
+_WORDS = {
+    STEP: agreement.GRAPHS,
+    INITIALISER: (
+        "the ranks are in different initialisers, first at variable {}",
+        "Make the same variables on all ranks: Keras numbers those of models and optimizers as it makes them. Run "
+        "initialisers one after the other in the same order, or tf.compat.v1.global_variables_initializer() alone.",
+    ),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,15 +91,7 @@ def meet(channel: Channel, visitor: Participant, read: Callable[[], Values]) -> 
     visitors: list[tuple[str, str, bool, tuple[str, ...]]] = channel.all_gather_object(said, PLACE)
     purposes = {purpose for purpose, *_ in visitors}
     if len(purposes) == 1 and len({digest for _, digest, *_ in visitors}) > 1:
-        if visitor.purpose == INITIALISER:
-            names = [line.split()[1] for line in visitor.plan]
-            first: list[str] = channel.broadcast_object(names, PLACE)
-            if any(channel.arrive(PLACE, int(names != first))):
-                raise DisagreementError(
-                    "the ranks are in different initialisers. Run one after the other, in the same order on all "
-                    "ranks, or all variables together by tf.compat.v1.global_variables_initializer()"
-                )
-        agreement.explain(channel, visitor.plan, PLACE)
+        agreement.explain(channel, visitor.plan, PLACE, _WORDS[visitor.purpose])
     if not any(broadcasts for _, _, broadcasts, _ in visitors):
         return len(purposes) == 1, {}
     kept = {f"{name}:0" for name in set.intersection(*(set(own) for *_, own in visitors))}

@@ -24,14 +24,14 @@ def digest(lines: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-_GRAPHS = (
+GRAPHS = (
     "the training graphs differ between ranks, first at exchange {}",
     "Every rank must build the same graph: look for a setting, variable, shape or order that depends on the rank or "
     "its data.",
 )
 
 
-def agree(channel: Channel, lines: Sequence[str], place: str, words: tuple[str, str] = _GRAPHS) -> None:
+def agree(channel: Channel, lines: Sequence[str], place: str, words: tuple[str, str] = GRAPHS) -> None:
     """Compare the digests of the ranks' plans, and the plans themselves if the digests differ.
 
     Collective: the channel's group.
@@ -49,7 +49,7 @@ def agree(channel: Channel, lines: Sequence[str], place: str, words: tuple[str, 
         explain(channel, lines, place, words)
 
 
-def explain(channel: Channel, lines: Sequence[str], place: str, words: tuple[str, str] = _GRAPHS) -> None:
+def explain(channel: Channel, lines: Sequence[str], place: str, words: tuple[str, str] = GRAPHS) -> None:
     """Raise an error about the difference between plans, after their digests differed.
 
     Collective: the channel's group.
