@@ -6,6 +6,7 @@ gradients of a training's first step. Data that ``tfdist.shard`` divides among t
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -24,6 +25,7 @@ _OTHER_DATA = (
     "tfdist.shard was given other data on each rank, so that some examples may come twice and others never. Use the "
     "same seed on all ranks where the data are made, ordered or split"
 )
+_DIGESTS = 1 << 62
 _MOST_SHARED = 16  # calls that are compared; a script may share each batch
 
 
@@ -31,6 +33,7 @@ class DataComparison:
     """Comparison of this rank's data with the others'. A problem is logged, not raised: the script may intend it."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._digest = 0  # no gradients yet, or only zeros
         self._compared = False
         self._told: set[tuple[str, int]] = set()  # log lines, with the digests of the data that they are about
@@ -53,9 +56,13 @@ class DataComparison:
         self._digest, self._compared, self._known = 0, self._known, False
 
     def bring(self, arrays: Sequence[np.ndarray]) -> None:
-        """Compute the digest of this rank's gradients in a training's first step, before they are averaged."""
-        if not self._digest and not self._compared and any(array.any() for array in arrays):
-            self._digest = checksum(arrays)
+        """Add up the digests of all that this rank brings in a training's first step, in any order.
+
+        Some of it may be averages of an earlier exchange, which are the same on all ranks.
+        """
+        if not self._compared and any(array.any() for array in arrays):
+            with self._lock:
+                self._digest = (self._digest + checksum(arrays)) % _DIGESTS
 
     def compare(self, control: Channel) -> None:
         """Compare the ranks once in a training, after gradients were averaged. Collective: all ranks."""
