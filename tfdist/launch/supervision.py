@@ -110,8 +110,8 @@ def _wait(process: subprocess.Popen[Any], streams: Streams, heard: _Heard, machi
             next_look = now + _LOOK_SECONDS
             if _ranks(process.pid) if heard.listens else system.children(process.pid):
                 begun, last = True, now
-        ended = min(last if begun else heard.last + _QUIET_SECONDS, heard.exited)
-        aborted = terminated or (ended if heard.aborted else now)
+        ended = last if begun else heard.last + _QUIET_SECONDS
+        aborted = terminated or min(ended if heard.aborted else now, heard.exited)
         if now - aborted > _ABORT_SECONDS:
             sys.stderr.write("tfdist-run: the job was aborted, but mpirun does not end: it is killed\n")
             system.kill_session(process.pid)
@@ -131,7 +131,7 @@ def _wait(process: subprocess.Popen[Any], streams: Streams, heard: _Heard, machi
 
 
 class _Heard:
-    """Whether mpirun (``lost``) or a rank (``aborted``) says that the job failed; when mpirun says that it ended it."""
+    """What was heard: the job has failed (``lost``, ``aborted``); ``exited``: when mpirun said that it has ended it."""
 
     def __init__(self, listens: bool) -> None:
         self.listens, self.lost, self.aborted, self.last, self.exited = listens, False, False, 0.0, math.inf
