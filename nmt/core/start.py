@@ -26,17 +26,15 @@ def begin() -> None:
 
     Until the program works, Ctrl-C ends the process at once and without a traceback: there is nothing to save. If
     TensorFlow cannot be imported, one message says so. TensorFlow's log shows nothing but what ends the process,
-    unless TF_CPP_MIN_LOG_LEVEL is set.
+    unless TF_CPP_MIN_LOG_LEVEL asks for more.
     """
     if sys.argv[:1] != ["-m"]:
         return
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.excepthook = _tell
-    if _LEVEL not in os.environ:
-        os.environ[_LEVEL] = "3"
-        if shutil.which("grep"):
-            sys.meta_path.insert(0, _Quiet())
+    if os.environ.setdefault(_LEVEL, "3") in ("2", "3") and shutil.which("grep"):
+        sys.meta_path.insert(0, _Quiet())
 
 
 class _Quiet(MetaPathFinder):
@@ -48,7 +46,7 @@ class _Quiet(MetaPathFinder):
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
-        if spec and spec.loader:
+        if spec and spec.loader and sys.stderr:
             load = spec.loader.exec_module
 
             def quietly(module: ModuleType) -> None:
@@ -62,18 +60,24 @@ class _Quiet(MetaPathFinder):
 @contextlib.contextmanager
 def _filtered() -> Iterator[None]:
     """Leave log lines out of standard error: in a process of its own, which also passes on this one's last words."""
-    sys.stderr.flush()
     kept = os.dup(2)
-    with subprocess.Popen(["grep", "-v", "-E", _LINES], stdin=subprocess.PIPE, stdout=kept) as grep:
-        assert grep.stdin
-        os.dup2(grep.stdin.fileno(), 2)
-        grep.stdin.close()
-        try:
-            yield
-        finally:
-            sys.stderr.flush()
-            os.dup2(kept, 2)
-            os.close(kept)
+    grep = subprocess.Popen(
+        ["grep", "-a", "--line-buffered", "-v", "-E", _LINES],
+        stdin=subprocess.PIPE,
+        stdout=kept,
+        env={**os.environ, "LC_ALL": "C"},  # lines that are no UTF-8 are lines, too
+        start_new_session=True,  # what ends this process and its group must not end it
+    )
+    assert grep.stdin
+    os.dup2(grep.stdin.fileno(), 2)
+    grep.stdin.close()
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a process that the import has started may hold the pipe
+            grep.wait(2)
 
 
 def _tell(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
