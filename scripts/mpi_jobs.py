@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+PHRASEBOOK = ROOT / "scripts/examples/demo/phrasebook.py"
 # Without these, Open MPI refuses root and more ranks than cores; other MPIs ignore them.
 _OPEN_MPI = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",

@@ -61,7 +61,7 @@ def configurations() -> list[Configuration]:
     """Return all configurations of ``--full``. The oldest and the newest versions run together."""
     newest, open_mpi = "newest TensorFlow", ("--mpi", "openmpi")
     # What plain scripts/test leaves out: more ranks and values in each multi-rank case, and the tests marked long.
-    every_case = ("--every-case", "--ignore=tests/cluster", "-k", "multirank or long")
+    every_case = ("--every-case", "--ignore=tests/cluster", "-k", "multirank or law or long")
     return [
         Configuration("full", f"every case, {newest}, MPICH, {_own_python()}", every_case),
         _of_python("3.10", "tensorflow-2.16.2", "TensorFlow 2.16.2, MPICH", "--tensorflow", "2.16.2"),

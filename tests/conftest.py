@@ -12,7 +12,7 @@ import pytest
 
 from tests.launch import EVERY_CASE
 
-_COMPUTES = {"multirank", "nmt"}  # folders
+_COMPUTES = {"law", "multirank", "nmt"}  # folders
 # As in startup/sitecustomize.py: graphs are millions of objects, and collections took a seventh of the time.
 gc.set_threshold(50_000, 20, 100)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a check in the background ignores it, and so do its children

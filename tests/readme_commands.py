@@ -36,7 +36,7 @@ from tests.launch import ROOT
 
 # Names that stand in commands for the reader's own script and module.
 OWN_SCRIPT, OWN_MODULE, OWN_HOSTFILE = "script.py", "package.module", "hosts.txt"
-PROGRAM = re.compile(r"(\S*/)?(python[\d.]*|mpirun|srun|tfdist-run|pip|pytest|bash)|scripts/\w+")
+PROGRAM = re.compile(r"(\S*/)?(python[\d.]*|mpirun|srun|tfdist-run|pip|pytest|bash)|scripts/[\w/]+")
 # launcher -> option in the examples -> number of values that follow the option
 LAUNCHERS = {
     "mpirun": {"-n": 1, "-hosts": 1, "-bind-to": 1, "--host": 1, "--bind-to": 1, "--allow-run-as-root": 0},

@@ -25,4 +25,4 @@ def test_the_table(tmp_path: Path) -> None:
 def test_without_a_gpu() -> None:
     finished = run([sys.executable, "scripts/bench/gpu"], 60, {"CUDA_VISIBLE_DEVICES": "-1"})
     assert finished.code == 1
-    assert finished.errors.startswith("check_gpu: TensorFlow sees no GPU here; ")
+    assert finished.errors.startswith("gpu: TensorFlow sees no GPU here; ")

@@ -139,7 +139,7 @@ class ModelOptions(DataOptions):
         3, "width of a convolution in tokens; an odd number", within=_ODD, families=("convs2s",), fixed=True
     )
     time_major: bool = option(True, "no effect: the fast layout, time first, is always used")
-    num_embeddings_partitions: int = option(0, "no effect: each embedding is one variable, as its checkpoints are")
+    num_embeddings_partitions: int = option(0, "no effect: each embedding is one variable, as it is in checkpoints")
     scope: str | None = option(None, "no effect, as in the TensorFlow NMT tutorial", saved=False)
     init_op: str = option(
         "uniform",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,7 +49,7 @@ def check_cores(ranks: int, oversubscribe: bool = False) -> list[int]:
     mpirun()  # ends the script before any measurement if there is no launcher
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < ranks and not oversubscribe:
-        sys.exit(f"{PROGRAM}: {ranks} ranks need as many cores; this process may use {len(cores)}")
+        sys.exit(f"{PROGRAM}: {ranks} ranks need as many cores; this process may use {len(cores)}. Give fewer --ranks")
     return cores
 
 
@@ -72,14 +74,17 @@ def begin_at(start: float) -> None:
 
 def run(commands: Iterable[Sequence[Any]], variables: Iterable[Mapping[str, str]]) -> None:
     """Run processes at once, each with its environment; end the script if one fails."""
-    started = [
-        subprocess.Popen(command, env=own, stderr=subprocess.PIPE, text=True)
-        for command, own in zip(commands, variables, strict=False)
-    ]
-    for process in started:
-        _, errors = process.communicate()
-        if process.returncode:
-            sys.exit(f"{PROGRAM}: a process failed:\n{errors}")
+    with ThreadPoolExecutor() as threads, contextlib.ExitStack() as ends:
+        started = [
+            subprocess.Popen(command, env=own, stderr=subprocess.PIPE, text=True)
+            for command, own in zip(commands, variables, strict=False)
+        ]
+        for process in started:
+            ends.callback(process.kill)
+        said = {threads.submit(process.communicate): process for process in started}
+        for one in as_completed(said):
+            if said[one].returncode:
+                sys.exit(f"{PROGRAM}: a process failed:\n{one.result()[1]}")
 
 
 def in_turn(

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 SCRIPTS = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(SCRIPTS))
+sys.path[:0] = [str(SCRIPTS), str(SCRIPTS / "bench")]
 
-from mpi_jobs import ROOT, environment, finish, mpirun  # noqa: E402
+from mpi_jobs import PHRASEBOOK, ROOT, environment, finish, mpirun  # noqa: E402
 from scaling_model import (  # noqa: E402
     ARTICLE,
     ARTICLE_BYTES,
@@ -58,7 +58,7 @@ def divergence() -> Numbers:
     """Train at a good learning rate and at ten times that rate; return the perplexities and the guard's step."""
     with tempfile.TemporaryDirectory() as folder:
         text, data = Path(folder, "text"), Path(folder, "data")
-        _run(str(SCRIPTS / "examples/demo/phrasebook.py"), f"--out_dir={text}")
+        _run(str(PHRASEBOOK), f"--out_dir={text}")
         _run(
             "-m",
             "nmt.prepare",
@@ -129,7 +129,7 @@ def strong_scaling(sentences: int = 128, rounds: int = 3, steps: int = 6) -> Num
             words = json.loads(report.read_text())["words_per_second"]
             whole = 2 * TIME * sentences
             alone[ranks] = whole / ranks / words["one rank alone"]
-            measured[ranks] = whole / words["ranks"]
+            measured[ranks] = whole / words.get("ranks", words["one rank alone"])
     fixed, a_sentence = _line([[sentences / n, seconds] for n, seconds in alone.items()])
     table = size.target_words * size.units * 4.0
     others = 4.0 * size.layers * (12 * size.units**2 + 4 * size.units * size.inner)

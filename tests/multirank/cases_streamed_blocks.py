@@ -292,7 +292,7 @@ def case_few_bits_lose_nothing_for_long() -> None:
 
 
 def case_the_sum_over_100_blocks_is_exact_within_one_rounding() -> None:
-    """Each step changes the variables by known numbers: 100 blocks of int4. With three steps a block is open then."""
+    """Each step changes the variables by known numbers, 100 times. A last block of three steps is open then."""
     for compression, steps in (("int4", 1), ("int2", 1), ("int4", 3)):
         with subtest(compression, steps), settings(through_mpi()):
             tfdist.configure(sync="average", block_steps=steps, compression=compression, block_state="keep")
