@@ -8,9 +8,12 @@ import importlib
 import inspect
 import random
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -72,7 +75,7 @@ def judge(program: Program, expected: Arrays, ranks: Sequence[Ended]) -> None:
     Raises:
       AssertionError: the ranks are apart, or equal but not to one process, or a promised message did not come.
     """
-    told, refused, differs = (_after(word, program) for word in ("Told", "Refused", "Differs"))
+    told, refused, differs, says = (_after(word, program) for word in ("Told", "Refused", "Differs", "Says"))
     if refused:
         assert all(refused in one.error for one in ranks), f"not refused with {refused!r}: {[r.error for r in ranks]}"
         return
@@ -81,6 +84,8 @@ def judge(program: Program, expected: Arrays, ranks: Sequence[Ended]) -> None:
         assert between > TOGETHER, "the ranks are equal, although it is told that they are not"
         assert any(told in line for one in ranks for line in one.said), f"the ranks are apart: {where}; nobody told it"
         return
+    unasked = [line for one in ranks for line in one.said if not says or says not in line]
+    assert not unasked, f"tfdist says of a right program: {unasked}"
     assert between <= TOGETHER, f"the ranks are apart: {where} differs by {between:.1e}"
     to_one, where = max(_largest(one.arrays, expected) for one in ranks)
     assert (to_one > EQUAL) == bool(differs), f"{where} differs from one process by {to_one:.1e}; {differs or 'why?'}"
@@ -107,10 +112,15 @@ def _after(word: str, program: Program) -> str:
 
 @contextmanager
 def _heard() -> Iterator[list[str]]:
-    """Collect the warnings and the lines of tfdist's log while the context is open."""
-    with inside.captured_log() as lines, warnings.catch_warnings():
-        warnings.simplefilter("always")
-        warnings.showwarning = lambda message, *where: lines.append(str(message))
+    """Collect tfdist's warnings and the lines of its log while the context is open."""
+    original = warnings.warn
+
+    def warn(message: Any, *where: Any, **more: Any) -> None:
+        if sys._getframe(1).f_globals["__name__"].startswith("tfdist."):
+            lines.append(str(message))
+        original(message, *where, **more)
+
+    with inside.captured_log() as lines, mock.patch.object(warnings, "warn", warn):
         yield lines
 
 

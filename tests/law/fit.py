@@ -126,7 +126,10 @@ def eagerly(rank, size):
 
 
 def several_steps_at_once(rank, size):
-    """compile(steps_per_execution=2, jit_compile=True)."""
+    """compile(steps_per_execution=2, jit_compile=True).
+
+    Says: XLA.
+    """
     x, y, _ = arrays(rank, size, 4)
     model = two_layers()
     model.compile(keras.optimizers.Adam(0.05, epsilon=1e-3), "mse", steps_per_execution=2, jit_compile=True)

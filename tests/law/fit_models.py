@@ -34,6 +34,8 @@ def embedding_and_adam(rank, size):
 
     Differs: a row that occurs several times has several gradients; one process squares each of them, ranks square
     their mean; TFDIST_SPARSE=unmerged does not merge them.
+
+    Says: Adam of Keras squares or clips each row of a lookup by itself.
     """
     return _words(rank, size, keras.optimizers.Adam(0.05, epsilon=1e-3))
 

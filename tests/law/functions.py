@@ -123,7 +123,10 @@ def descent_in_numpy(rank, size):
 
 
 def quasi_newton_in_numpy(rank, size):
-    """L-BFGS in NumPy on one batch; a function computes the loss and the gradient at each point."""
+    """L-BFGS in NumPy on one batch; a function computes the loss and the gradient at each point.
+
+    Says: were set between two steps, to other values on each rank.
+    """
     network = Network()
     variables = network.trainable_variables
     shapes = [v.shape.as_list() for v in variables]
@@ -205,7 +208,10 @@ def micro_batches(rank, size):
 
 
 def micro_batches_in_a_traced_loop(rank, size):
-    """Gradients of micro-batches are added up in a loop over tf.range, divided and applied without clipping."""
+    """Gradients of micro-batches are added up in a loop over tf.range, divided and applied without clipping.
+
+    Says: gradients come out of a tf.function or a loop inside this one.
+    """
     network = Network()
     optimizer = tf.keras.optimizers.SGD(0.1, momentum=0.9)
 

@@ -48,7 +48,10 @@ def newton_and_optimizer(rank, size):
 
 
 def clipped_examples(rank, size):
-    """As in differentially private training, each example's gradient is clipped, and their mean is applied."""
+    """As in differentially private training, each example's gradient is clipped, and their mean is applied.
+
+    Says: gradients come out of a tf.function or a loop inside this one.
+    """
     w, b = _linear()
     optimizer = tf.keras.optimizers.SGD(0.5, momentum=0.9)
 

@@ -96,7 +96,10 @@ def learning_rate_placeholder(rank, size):
 
 
 def two_learning_rates(rank, size):
-    """Two optimizers for two parts of a model, grouped."""
+    """Two optimizers for two parts of a model, grouped.
+
+    Says: one run reaches average of gradients 0 and average of gradients 1.
+    """
     tf.enable_resource_variables()  # other variables could be updated before a gradient has read the old value
     x, y, loss = _model()
     hidden = tf.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES, scope="hidden")

@@ -198,7 +198,10 @@ def weights_clipped_after(rank, size):
 
 
 def gradients_fed_back(rank, size):
-    """Gradients are fetched, added up in NumPy, and fed to placeholders that an optimizer applies."""
+    """Gradients are fetched, added up in NumPy, and fed to placeholders that an optimizer applies.
+
+    Says: a session hands out gradients of w that are this rank's own.
+    """
     x, y, loss, variables = _model()
     optimizer = tf.train.MomentumOptimizer(0.1, 0.9)
     gradients = tf.gradients(loss, variables)

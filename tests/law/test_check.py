@@ -24,6 +24,14 @@ def differs(rank: int, size: int) -> Arrays:
     return {}
 
 
+def says(rank: int, size: int) -> Arrays:
+    """A program.
+
+    Says: the ranks are apart.
+    """
+    return {}
+
+
 def told(rank: int, size: int) -> Arrays:
     """A program.
 
@@ -50,6 +58,7 @@ SAID = Ended(OTHER.arrays, ["warning: the ranks are apart: mend it"])
     [
         (program, (NEAR, NEAR)),
         (differs, (OTHER, OTHER)),
+        (says, (NEAR, Ended(NEAR.arrays, SAID.said))),
         (told, (NEAR, SAID)),
         (refused, (Ended({}, error="here XLA cannot do it"),) * 2),
     ],
@@ -66,6 +75,7 @@ def test_what_is_promised(of: object, ranks: tuple[Ended, ...]) -> None:
         (program, (OTHER, OTHER), "w differs from one process"),
         (program, (Ended({"v": ONE["w"]}),) * 2, "v w"),
         (program, (Ended({"w": np.array([1.0, np.nan])}),) * 2, "apart"),
+        (program, (NEAR, Ended(NEAR.arrays, SAID.said)), "tfdist says of a right program"),
         (differs, (NEAR, NEAR), "each rank draws its own numbers"),
         (told, (NEAR, OTHER), "nobody told it"),
         (told, (SAID, SAID), "the ranks are equal"),

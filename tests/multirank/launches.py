@@ -280,6 +280,8 @@ LAW = (
     Launch("law, 3", 3, (), more=_OTHERS, meaningless=_OF_KERAS_2),
     Launch("law in sessions, 3", 3, (), more=_IN_SESSIONS, meaningless=_OF_KERAS_2),
     Launch("law of tf_keras, 2", 2, _OF_KERAS_2[:1], more=_OF_BOTH, settings=_KERAS_2),
+    Launch("law of tf_keras, 3", 3, (), more=_OF_KERAS_2[:1], settings=_KERAS_2),
+    Launch("law, TensorFlow's collectives, 2", 2, (), more=_OTHERS, meaningless=_OF_KERAS_2, settings=_COLLECTIVES),
     Launch("law of tf_keras in sessions, 2", 2, _OF_KERAS_2[1:], settings=_KERAS_2),
 )
 _BETWEEN_HOSTS = (
