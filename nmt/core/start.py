@@ -62,7 +62,7 @@ def _filtered() -> Iterator[None]:
     """Leave log lines out of standard error: in a process of its own, which also passes on this one's last words."""
     kept = os.dup(2)
     grep = subprocess.Popen(
-        ["grep", "-a", "--line-buffered", "-v", "-E", _LINES],
+        ["grep", "-a", "-v", "-E", _LINES],
         stdin=subprocess.PIPE,
         stdout=kept,
         env={**os.environ, "LC_ALL": "C"},  # lines that are no UTF-8 are lines, too
