@@ -6,7 +6,7 @@ gradients of a training's first step. Data that ``tfdist.shard`` divides among t
 
 from __future__ import annotations
 
-import threading
+import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -25,7 +25,7 @@ _OTHER_DATA = (
     "tfdist.shard was given other data on each rank, so that some examples may come twice and others never. Use the "
     "same seed on all ranks where the data are made, ordered or split"
 )
-_DIGESTS = 1 << 62
+_FIRST = 2  # an eager exchange may serve a derivative, and the update that is made of its average
 _MOST_SHARED = 16  # calls that are compared; a script may share each batch
 
 
@@ -33,8 +33,7 @@ class DataComparison:
     """Comparison of this rank's data with the others'. A problem is logged, not raised: the script may intend it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._digest = 0  # no gradients yet, or only zeros
+        self._digests: dict[str, list[int]] = {}  # of what each exchange was brought first, by its name; not of zeros
         self._compared = False
         self._told: set[tuple[str, int]] = set()  # log lines, with the digests of the data that they are about
         self._known = False
@@ -53,28 +52,28 @@ class DataComparison:
 
     def begin(self) -> None:
         """Forget the gradients of an earlier training, as a new training begins."""
-        self._digest, self._compared, self._known = 0, self._known, False
+        self._digests, self._compared, self._known = {}, self._known, False
 
-    def bring(self, arrays: Sequence[np.ndarray]) -> None:
-        """Add up the digests of all that this rank brings in a training's first step, in any order.
+    def bring(self, exchange: str, arrays: Sequence[np.ndarray]) -> None:
+        """Compute digests of what this rank brings first to each exchange in a training, before it is averaged.
 
-        Some of it may be averages of an earlier exchange, which are the same on all ranks.
+        One exchange may be brought averages of another one, which are the same on all ranks.
         """
-        if not self._compared and any(array.any() for array in arrays):
-            with self._lock:
-                self._digest = (self._digest + checksum(arrays)) % _DIGESTS
+        first = self._digests.setdefault(exchange, [])
+        if not self._compared and len(first) < _FIRST and any(array.any() for array in arrays):
+            first.append(checksum(arrays))
 
     def compare(self, control: Channel) -> None:
         """Compare the ranks once in a training, after gradients were averaged. Collective: all ranks."""
         if self._compared:
             return
         self._compared = True
-        own = (self._shared, self._digest)
+        own = (self._shared, sum(itertools.chain.from_iterable(self._digests.values())))
         shared, digests = zip(*control.all_gather_object(own, _PLACE), strict=True)
         # Ranks that have called tfdist.shard more often than others are not compared.
         if len(set(map(len, shared))) == 1 and any(one != shared[0] for one in shared):
             self._tell(_OTHER_DATA)
-        if len(digests) > 1 and len(set(digests)) == 1 and self._digest:
+        if len(digests) > 1 and len(set(digests)) == 1 and digests[0]:
             self._tell(_SAME_DATA.format("have computed the same gradients in their first step"))
 
     def _tell(self, line: str, digest: int = 0) -> None:

@@ -390,7 +390,7 @@ class Builder:
             exchange = self.collective.exchanges[number]
             gradients = self.collective.averages and not isinstance(exchange, Arrival)
             if number == 0 and gradients and self.collective.everyone:
-                self._data_comparison.bring(arrays)
+                self._data_comparison.bring(self.collective.name, arrays)
             exchange.load(brought)
         return brought is not None
 

@@ -91,7 +91,7 @@ class VariableAverage:
                 arrays = [np.asarray(values[i], spec.dtype.as_numpy_dtype) for i, spec in sent]
             self.collective.worker.wait_for(number)  # its result was dropped, perhaps with an earlier session
             if number == 0:
-                self._job.data_comparison.bring(arrays)
+                self._job.data_comparison.bring(self.collective.name, arrays)
             self.collective.exchanges[number].load(arrays)
             yield number
 
