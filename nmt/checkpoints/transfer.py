@@ -102,9 +102,8 @@ def _tables(architecture: Architecture, source: Words, target: Words) -> Mapping
     return {name: table for name, table in tables.items() if name not in pretrained}
 
 
-def _mapped(initial: np.ndarray, axis: int, words: Words, value: np.ndarray) -> np.ndarray:
-    """Return the initial value of a variable with the values of the words that the trained model has, too."""
-    new = initial.copy()
+def _mapped(new: np.ndarray, axis: int, words: Words, value: np.ndarray) -> np.ndarray:
+    """Put the values of the words that the trained model has, too, into a variable's initial value, and return it."""
     old_ids, new_ids = words.shared
     if axis == 0:
         new[new_ids] = value[old_ids]
