@@ -27,29 +27,28 @@ PROGRAM = Path(sys.argv[0]).name
 WARMUP_CALLS = 2
 
 
-def parser(description: str, worker: int | Sequence[str], rounds: int = 3) -> argparse.ArgumentParser:
+def parser(description: str, worker: int, rounds: int = 3) -> argparse.ArgumentParser:
     """Return a parser with the options of all benchmarks.
 
     Args:
       description: description of the benchmark; its first line is shown.
-      worker: names, or the number, of the values of --worker, with which a benchmark starts its processes.
+      worker: number of the values of --worker, with which a benchmark starts its processes.
       rounds: default of --rounds.
     """
     made = argparse.ArgumentParser(description=description.splitlines()[0])
     made.add_argument("--ranks", type=int, default=2)
     made.add_argument("--rounds", type=int, default=rounds, help="runs of each kind")
     made.add_argument("--json", type=Path, help="also write the numbers to this file")
-    names = [f"X{number}" for number in range(worker)] if isinstance(worker, int) else worker
-    made.add_argument("--worker", nargs=len(names), metavar=tuple(names), help=argparse.SUPPRESS)
+    made.add_argument("--worker", nargs=worker, help=argparse.SUPPRESS)
     return made
 
 
-def check_cores(ranks: int, oversubscribe: bool = False) -> list[int]:
+def check_cores(ranks: int, oversubscribe: bool = False, remedy: str = "give fewer --ranks") -> list[int]:
     """Return the cores that this process may use. End the script if they are fewer than the ranks."""
     mpirun()  # ends the script before any measurement if there is no launcher
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < ranks and not oversubscribe:
-        sys.exit(f"{PROGRAM}: {ranks} ranks need as many cores; this process may use {len(cores)}. Give fewer --ranks")
+        sys.exit(f"{PROGRAM}: {ranks} ranks need as many cores, but this process may use {len(cores)}: {remedy}")
     return cores
 
 
