@@ -1,4 +1,4 @@
-"""The option ``--every-case``, which ``scripts/test --full`` adds, and settings of the test processes."""
+"""The option ``--every-case``, which ``scripts/test --full`` adds, the cases of launches, and settings of processes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import itertools
 import os
 import signal
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from tests.launch import EVERY_CASE
+from tests.multirank.launches import LAUNCHES, Launch
 
 _COMPUTES = {"law", "multirank", "nmt"}  # folders
 # As in startup/sitecustomize.py: graphs are millions of objects, and collections took a seventh of the time.
@@ -58,3 +60,22 @@ def mixed(items: Sequence[pytest.Item]) -> list[pytest.Item]:
         groups[bool(_COMPUTES & set(path.parts))].append(list(tests))
     placed = [(number / len(group), tests) for group in groups.values() for number, tests in enumerate(group)]
     return [test for _, tests in sorted(placed, key=lambda one: one[0]) for test in tests]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make a test of each case of the launches that a module names."""
+    if "launch" in metafunc.fixturenames:
+        full = metafunc.config.getoption("every_case")
+        cases = [(LAUNCHES[name], case) for name in metafunc.module.LAUNCHES for case in LAUNCHES[name].cases(full)]
+        metafunc.parametrize(("launch", "case"), cases, ids=[f"{launch.name}-{case}" for launch, case in cases])
+
+
+@pytest.fixture(scope="session")
+def selected(request: pytest.FixtureRequest) -> dict[Launch, list[str]]:
+    """Return the requested cases of each launch, so that a single case runs fast."""
+    found: dict[Launch, list[str]] = {}
+    for item in request.session.items:
+        if isinstance(item, pytest.Function) and item.originalname == "test_case":
+            parameters: dict[str, Any] = dict(item.callspec.params)
+            found.setdefault(parameters["launch"], []).append(parameters["case"])
+    return found

@@ -19,8 +19,8 @@ import numpy as np
 
 import tfdist
 from tests.multirank import inside, oracle
+from tests.multirank.oracle import Arrays
 
-Arrays = dict[str, np.ndarray]
 Program = Callable[[int, int], Arrays]
 EQUAL = 1e-5  # relative to an array's greatest entry: float32 rounding over a few steps
 TOGETHER = 1e-6  # between ranks, which apply the same averages
@@ -44,21 +44,23 @@ def check(module: str, name: str) -> None:
     """
     program: Program = getattr(importlib.import_module(f"tests.law.{module}"), name)
     rank, size = tfdist.rank(), tfdist.size()
-    in_sessions = module.startswith("graph")
+    in_sessions, refused = module.startswith("graph"), _after("Refused", program)
 
     def run(rank: int, size: int) -> Arrays:
         _start_afresh(in_sessions, rank)
         return {key: np.asarray(value) for key, value in program(rank, size).items()}
 
     expected = oracle.one_process(lambda: run(0, 1))
-    if oracle.every_case() and not _after("Refused", program):
+    if oracle.every_case() and not refused:
         alone = oracle.one_process(lambda: run(0, size))
-        assert _largest(alone, expected)[0] > EQUAL, "a rank alone has the results of the whole batch: it shows nothing"
+        assert oracle.largest(alone, expected)[0] > EQUAL, (
+            "a rank alone has the results of the whole batch: it shows nothing"
+        )
     with _heard() as said:
         try:
             mine = Ended(run(rank, size), said)
-        except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
-            if not _after("Refused", program):
+        except Exception as error:
+            if not refused:
                 raise
             mine = Ended({}, said, str(error))
     judge(program, expected, inside.report(mine, f"the end of {name}"))
@@ -79,7 +81,7 @@ def judge(program: Program, expected: Arrays, ranks: Sequence[Ended]) -> None:
     if refused:
         assert all(refused in one.error for one in ranks), f"not refused with {refused!r}: {[r.error for r in ranks]}"
         return
-    between, where = max(_largest(one.arrays, ranks[0].arrays) for one in ranks)
+    between, where = max(oracle.largest(one.arrays, ranks[0].arrays) for one in ranks)
     if told:
         assert between > TOGETHER, "the ranks are equal, although it is told that they are not"
         assert any(told in line for one in ranks for line in one.said), f"the ranks are apart: {where}; nobody told it"
@@ -87,22 +89,8 @@ def judge(program: Program, expected: Arrays, ranks: Sequence[Ended]) -> None:
     unasked = [line for one in ranks for line in one.said if not says or says not in line]
     assert not unasked, f"tfdist says of a right program: {unasked}"
     assert between <= TOGETHER, f"the ranks are apart: {where} differs by {between:.1e}"
-    to_one, where = max(_largest(one.arrays, expected) for one in ranks)
+    to_one, where = max(oracle.largest(one.arrays, expected) for one in ranks)
     assert (to_one > EQUAL) == bool(differs), f"{where} differs from one process by {to_one:.1e}; {differs or 'why?'}"
-
-
-def _largest(found: Arrays, expected: Arrays) -> tuple[float, str]:
-    """Return the largest difference relative to an array's greatest entry, and the array; infinite if names differ."""
-    if found.keys() != expected.keys():
-        return np.inf, " ".join(sorted(found.keys() ^ expected.keys()))
-    return max(((_difference(found[n], expected[n]), n) for n in expected), default=(np.inf, "no array"))
-
-
-def _difference(found: np.ndarray, expected: np.ndarray) -> float:
-    if found.shape != expected.shape or not np.isfinite(found).all() or not np.isfinite(expected).all():
-        return np.inf
-    found, expected = found.astype("float64"), expected.astype("float64")
-    return float(np.max(np.abs(found - expected), initial=0) / max(np.max(np.abs(expected), initial=0), 1e-30))
 
 
 def _after(word: str, program: Program) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tests.law.data import batches
+from tests.law.functions_derivatives import newton_direction
 
 
 def _model():
@@ -80,16 +81,6 @@ def best_weights_kept(rank, size):
     return _weights(model)
 
 
-def _newton_direction(w, x, y):
-    """Return Newton's direction for a convex loss, with the Hessian as the Jacobian of the gradient."""
-    with tf.GradientTape() as outer:
-        with tf.GradientTape() as inner:
-            loss = tf.reduce_mean(tf.math.log(tf.cosh(x @ w - y))) + 0.1 * tf.reduce_sum(w**2)
-        gradient = inner.gradient(loss, w)
-    hessian = tf.reshape(outer.jacobian(gradient, w), [15, 15])
-    return tf.reshape(tf.linalg.solve(hessian, tf.reshape(gradient, [15, 1])), [5, 3])
-
-
 def newton(rank, size):
     """A step of Newton's method, by assign_sub.
 
@@ -97,7 +88,7 @@ def newton(rank, size):
     """
     w = tf.Variable(tf.random.normal([5, 3], stddev=0.5))
     for x, y, _ in batches(rank, size, 3):
-        w.assign_sub(0.5 * _newton_direction(w, x, y))
+        w.assign_sub(0.5 * newton_direction(w, x, y))
     return {"w": w.numpy()}
 
 
@@ -105,7 +96,7 @@ def newton_by_an_optimizer(rank, size):
     """A step of Newton's method, applied by an optimizer."""
     w, optimizer = tf.Variable(tf.random.normal([5, 3], stddev=0.5)), keras.optimizers.SGD(0.5)
     for x, y, _ in batches(rank, size, 3):
-        optimizer.apply([_newton_direction(w, x, y)], [w])
+        optimizer.apply([newton_direction(w, x, y)], [w])
     return {"w": w.numpy()}
 
 

@@ -10,7 +10,7 @@ def _linear():
     return w, tf.Variable(tf.zeros([3]), name="b")
 
 
-def _newton_direction(w, x, y):
+def newton_direction(w, x, y):
     """Return Newton's direction for a convex loss, with the Hessian as the Jacobian of the gradient."""
     with tf.GradientTape() as outer:
         with tf.GradientTape() as inner:
@@ -26,7 +26,7 @@ def newton_and_assign_sub(rank, size):
 
     @tf.function
     def train_step(x, y):
-        w.assign_sub(0.5 * _newton_direction(w, x, y))
+        w.assign_sub(0.5 * newton_direction(w, x, y))
 
     for x, y, _ in batches(rank, size, 3):
         train_step(tf.constant(x), tf.constant(y))
@@ -40,7 +40,7 @@ def newton_and_optimizer(rank, size):
 
     @tf.function
     def train_step(x, y):
-        optimizer.apply([_newton_direction(w, x, y)], [w])
+        optimizer.apply([newton_direction(w, x, y)], [w])
 
     for x, y, _ in batches(rank, size, 3):
         train_step(tf.constant(x), tf.constant(y))

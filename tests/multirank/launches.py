@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -268,7 +269,6 @@ HOROVOD = (
     ),
 )
 # The programs of the law. Those of sessions have a job of their own, which switches TensorFlow 2's behaviour off.
-_OF_A_PROGRAM = ["rank", "size"]
 _IN_SESSIONS = ("law.graph",)
 _OTHERS = ("law.functions", "law.eager", "law.fit")
 _OF_KERAS_2 = ("law.fit_tf_keras.", "law.graph_tf_keras.")
@@ -339,23 +339,24 @@ LAUNCHES = {launch.name: launch for launch in (*_LAUNCHES, *HOROVOD, *LAW, *HOST
 @functools.cache
 def case_names() -> tuple[str, ...]:
     """Return the names of all cases, without importing TensorFlow into the test process."""
-    here = Path(__file__).parent
-    cases = tuple(
-        f"{folder}{path.stem}.{node.name}"
-        for folder, paths in (("", here), *((f"{name}.", here.parent / name) for name in ("ecosystem", "horovod")))
-        for path in sorted(paths.glob("cases_*.py"))
-        for node in ast.parse(path.read_text()).body
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("case_")
-    )
-    programs = tuple(
-        f"law.{path.stem}.{node.name}"
-        for path in sorted((here.parent / "law").glob("[efg]*.py"))
-        for node in ast.parse(path.read_text()).body
-        if isinstance(node, ast.FunctionDef)
-        and node.name[0] != "_"
-        and [a.arg for a in node.args.args] == _OF_A_PROGRAM
-    )
-    return cases + programs
+    folders = (("multirank", ""), ("ecosystem", "ecosystem."), ("horovod", "horovod."))
+    cases = (_functions(folder, "cases_*.py", prefix, _is_case) for folder, prefix in folders)
+    return (*itertools.chain.from_iterable(cases), *_functions("law", "[efg]*.py", "law.", _is_program))
+
+
+def _functions(folder: str, files: str, prefix: str, wanted: Callable[[ast.FunctionDef], bool]) -> Iterator[str]:
+    for path in sorted((ROOT / "tests" / folder).glob(files)):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef) and wanted(node):
+                yield f"{prefix}{path.stem}.{node.name}"
+
+
+def _is_case(function: ast.FunctionDef) -> bool:
+    return function.name.startswith("case_")
+
+
+def _is_program(function: ast.FunctionDef) -> bool:
+    return function.name[0] != "_" and [a.arg for a in function.args.args] == ["rank", "size"]
 
 
 @functools.cache

@@ -17,7 +17,8 @@ from tests.launch import EVERY_CASE
 from tests.multirank import inside
 
 v1 = tf.compat.v1
-Feed = dict[str, np.ndarray]
+Arrays = dict[str, np.ndarray]
+Feed = Arrays
 T = TypeVar("T")
 U = TypeVar("U")
 RANKS = (1, 2, 3, 4)
@@ -120,12 +121,24 @@ def train(build: Callable[[], Any], feeds: Sequence[Feed], seed: int = 0) -> dic
             return dict(zip([v.name for v in variables], session.run(variables), strict=True))
 
 
-def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], tolerance: float) -> None:
+def assert_close(found: Arrays, expected: Arrays, tolerance: float) -> None:
     """Check each variable's greatest difference, relative to its greatest entry."""
-    assert found.keys() == expected.keys(), (sorted(found), sorted(expected))
-    for name, value in expected.items():
-        difference = np.max(np.abs(found[name] - value), initial=0) / max(np.max(np.abs(value), initial=0), 1e-30)
-        assert difference <= tolerance, f"{name} differs by {difference:.1e} of its greatest entry"
+    difference, name = largest(found, expected)
+    assert difference <= tolerance, f"{name} differs by {difference:.1e} of its greatest entry"
+
+
+def largest(found: Arrays, expected: Arrays) -> tuple[float, str]:
+    """Return the largest difference relative to an array's greatest entry, and the array; infinite if names differ."""
+    if found.keys() != expected.keys():
+        return np.inf, " ".join(sorted(found.keys() ^ expected.keys()))
+    return max(((_difference(found[n], expected[n]), n) for n in expected), default=(np.inf, "no array"))
+
+
+def _difference(found: np.ndarray, expected: np.ndarray) -> float:
+    found, expected = (array.astype(np.result_type(array, np.float64)) for array in map(np.asarray, (found, expected)))
+    if found.shape != expected.shape or not np.isfinite(found).all() or not np.isfinite(expected).all():
+        return np.inf
+    return float(np.max(np.abs(found - expected), initial=0) / max(np.max(np.abs(expected), initial=0), 1e-30))
 
 
 def assert_law(build: Callable[[], Any], dtype: str = "float32", feeds: Sequence[Feed] | None = None) -> None:
